@@ -217,6 +217,7 @@ class _Pods:
             return uid
         self._marks[uid] = mark
         if is_bound:
+            self._unserved.observe(uid, raw)
             self._leave_queues(uid)
             self._state.observe_pod(translate.pod(raw))
         elif translate.is_deleting(raw):
@@ -249,11 +250,11 @@ class _Pods:
 
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
+        self._unserved.remove(uid)
         self._leave_queues(uid)
         self._state.reservations.forget(uid)
         self._state.remove_pod(uid)
 
     def _leave_queues(self, uid: str) -> None:
-        self._unserved.remove(uid)
         self._retries.remove(uid)
         self._sampling.remove(uid)

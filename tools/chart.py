@@ -18,7 +18,7 @@ from typing import Final
 import yaml
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import DIALECTS, Dialect
+from gpuslice.contract.dialects import DIALECTS, MODES, Dialect
 from tools import kubernetes
 from tools.building import ProgramsError
 
@@ -67,6 +67,7 @@ def dialects(given: Sequence[Dialect] = DIALECTS) -> str:
     others = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
     document = {
         "dialects": [_keys(each) for each in given],
+        "modes": [*MODES],
         "ofOtherComponents": [[each, earlier.get(each, each)] for each in others],
     }
     return _DIALECTS_HEADER + yaml.safe_dump(document, sort_keys=False)

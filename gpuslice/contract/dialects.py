@@ -43,6 +43,10 @@ class Dialect:
     own_scheduler: tuple[str, ...] = ()
 
 
+LEAST_MIB: Final = 128
+"""The smallest amount of a GPU's memory in every dialect. 128 MiB hold no CUDA context, so a
+smaller amount has a wrong unit: 4 meant GiB, or Volcano's memory factor."""
+
 _KOORDINATORS: Final = (
     names.RESOURCE_GPU,
     names.RESOURCE_CORE,
@@ -119,7 +123,6 @@ VOLCANO: Final = Dialect(
         VOLCANO_VGPU_PERCENT,
         VOLCANO_VGPU_CORES,
     ),
-    hints=(VOLCANO_MODE,),
     node_resources=(
         *(VOLCANO_MEMORY, VOLCANO_NUMBER),
         *(VOLCANO_VGPU_NUMBER, VOLCANO_VGPU_MEMORY, VOLCANO_VGPU_PERCENT, VOLCANO_VGPU_CORES),
@@ -166,7 +169,6 @@ HAMI: Final = Dialect(
         HAMI_NODE_POLICY,
         HAMI_GPU_POLICY,
         HAMI_NUMA_BIND,
-        HAMI_MODE,
     ),
     webhook_environment=(
         *(names.ENV_VISIBLE_DEVICES, HAMI_TASK_PRIORITY),
@@ -176,6 +178,9 @@ HAMI: Final = Dialect(
     # HAMI_GPU is not reported: other schedulers would place pods with whole GPUs by it.
     node_resources=(HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES),
 )
+
+MODES: Final = (VOLCANO_MODE, HAMI_MODE)
+"""Annotations that select MIG or MPS. They count in the pods of every dialect."""
 
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)
 

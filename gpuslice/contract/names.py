@@ -37,6 +37,7 @@ it runs with --whole-gpus."""
 RESOURCE_ALIBABA_MEMORY: Final = "aliyun.com/gpu-mem"
 RESOURCES_WHOLE: Final = (RESOURCE_NVIDIA_GPU, "amd.com/gpu", "dcu.com/gpu")
 """Whole GPUs. A device plugin allocates them; our scheduler does not."""
+RESOURCE_MIG_PREFIX: Final = "nvidia.com/mig-"
 RESOURCES_KOORDINATOR_ONLY: Final = (
     "koordinator.sh/rdma",
     "koordinator.sh/fpga",

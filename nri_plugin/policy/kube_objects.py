@@ -25,7 +25,7 @@ _AT_SOME_TIME: Final = "9999"
 """The binding time of a bound pod without a readable time. It sorts after every time."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MAX: Final = 1000
-_PLUGIN_GPUS: Final = (names.RESOURCE_NVIDIA_GPU, "nvidia.com/mig-")
+_PLUGIN_GPUS: Final = (names.RESOURCE_NVIDIA_GPU, names.RESOURCE_MIG_PREFIX)
 """Prefixes of resources. The first also matches nvidia.com/gpu.shared, for NVIDIA's time slices."""
 _HEALTHY: Final = "Healthy"
 """The type of a GPU's condition in the Device."""

@@ -35,7 +35,6 @@ from scheduler.dialects.reading import (
     Reading,
     RequestError,
     annotation,
-    check_mode,
     invalid,
 )
 
@@ -98,7 +97,6 @@ def read(pod: PodFields) -> Reading | None:
                 " every GPU of its node"
             )
             raise invalid(container.field("securityContext.privileged"), "true", must_be)
-    check_mode(pod.annotations, dialects.HAMI_MODE)
     of_nodes = _policy(pod.annotations, dialects.HAMI_NODE_POLICY)
     of_gpus = _policy(pod.annotations, dialects.HAMI_GPU_POLICY)
     if of_nodes and of_gpus and of_nodes is not of_gpus:

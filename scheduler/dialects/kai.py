@@ -31,6 +31,7 @@ from gpuslice.contract.dialects import (
     KAI_PORTION,
     KAI_PORTION_OLD,
     KAI_RECEIVED_TYPE,
+    LEAST_MIB,
     SCHEDULER_NAMES,
 )
 from scheduler.core.fleet import MAX_BYTES, Gpu
@@ -40,6 +41,7 @@ from scheduler.dialects.reading import (
     GPUS,
     MIB,
     MIB_BYTES,
+    Bound,
     Container,
     Outputs,
     PodFields,
@@ -89,10 +91,10 @@ def read(pod: PodFields) -> Reading | None:
     _refuse_combinations(pod, keys, by_container, mps)
     if not keys:
         return None
-    mib = _number(written, KAI_MEMORY, MIB.most, _MEMORY, f"at most {MIB.most} MiB")
+    mib = _number(written, KAI_MEMORY, MIB, _MEMORY)
     memory = None if mib is None else mib * MIB_BYTES
     ratio = _fraction(written)
-    gpus = _number(written, KAI_DEVICES, GPUS.most, _DEVICES, GPUS.allowed) or 1
+    gpus = _number(written, KAI_DEVICES, GPUS, _DEVICES) or 1
     if by_container:
         target, memory = _of_container(pod, by_container)
     else:
@@ -136,19 +138,16 @@ def _refuse_combinations(
 # --- amounts -------------------------------------------------------------------------------------
 
 
-def _number(
-    written: Mapping[str, str], key: str, most: int, refusal: str, must_be: str
-) -> int | None:
-    """Return the positive number in the annotation. refusal: KAI's text if it is not one. must_be:
-    the error's text for a number above `most`."""
+def _number(written: Mapping[str, str], key: str, bound: Bound, refusal: str) -> int | None:
+    """Return the positive number in the annotation. refusal: KAI's text if it is not one."""
     text = written.get(key)
     if text is None:
         return None
     digits = text.lstrip("0")
     if not _WHOLE_NUMBER.fullmatch(text) or not digits:
         raise RequestError(refusal)
-    if len(digits) > len(str(most)) or int(digits) > most:
-        raise invalid(annotation(key), text, must_be)
+    if len(digits) > len(str(bound.most)) or not bound.least <= int(digits) <= bound.most:
+        raise invalid(annotation(key), text, bound.allowed)
     return int(digits)
 
 
@@ -239,8 +238,8 @@ def _bytes(key: str, text: str) -> int:
         raise RequestError(
             f"{key} annotation value must be a valid Kubernetes memory quantity greater than 0"
         )
-    if not MIB_BYTES <= read.amount <= MAX_BYTES:
-        raise invalid(annotation(key), text, "1Mi to 256Ti")
+    if not LEAST_MIB * MIB_BYTES <= read.amount <= MAX_BYTES:
+        raise invalid(annotation(key), text, f"{LEAST_MIB}Mi to 256Ti")
     return read.amount
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import KOORDINATOR
+from gpuslice.contract.dialects import KOORDINATOR, LEAST_MIB
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
@@ -22,6 +22,7 @@ from scheduler.core.request import (
     ratio_of_percent,
 )
 from scheduler.dialects.reading import (
+    MIB_BYTES,
     Container,
     PodFields,
     Reading,
@@ -117,7 +118,8 @@ def _container_request(container: Container, asked: Mapping[str, int]) -> Contai
     core = percent.get(_GPU, percent.get(_CORE))
     if _MEMORY in asked:
         field = container.field(_MEMORY)
-        memory = _of_each(field, asked[_MEMORY], gpus, MAX_BYTES, "bytes")
+        bounds = LEAST_MIB * MIB_BYTES, MAX_BYTES
+        memory = _of_each(field, asked[_MEMORY], gpus, bounds, "bytes")
         return container.request(gpus, core, memory)
     ratio = ratio_of_percent(percent[_GPU if _GPU in asked else _RATIO])
     return container.request(gpus, core, memory_ratio=ratio)
@@ -140,14 +142,14 @@ def _percent(field: str, total: int, gpus: int, even: bool) -> int:
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
         must_be = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole GPUs"
         raise invalid(field, total, must_be)
-    return _of_each(field, total, gpus, WHOLE_PERCENT, "percent")
+    return _of_each(field, total, gpus, (1, WHOLE_PERCENT), "percent")
 
 
-def _of_each(field: str, total: int, gpus: int, most: int, unit: str) -> int:
-    each = total // gpus
-    if not 1 <= each <= most:
-        plural = "s" if gpus > 1 else ""
-        raise invalid(field, total, f"{gpus} to {most * gpus} {unit} for {gpus} GPU{plural}")
+def _of_each(field: str, total: int, gpus: int, bounds: tuple[int, int], unit: str) -> int:
+    each, (least, most) = total // gpus, bounds
+    if not least <= each <= most:
+        of_gpus = f"{gpus} GPU{'s' if gpus > 1 else ''}"
+        raise invalid(field, total, f"{least * gpus} to {most * gpus} {unit} for {of_gpus}")
     return each
 
 

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import LEAST_MIB, MODES
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import (
@@ -114,7 +115,7 @@ class Bound(NamedTuple):
 
 MIB_BYTES: Final = 1 << 20
 _MAX_MIB: Final = MAX_BYTES // MIB_BYTES
-MIB: Final = Bound(_MAX_MIB, f"1 to {_MAX_MIB} MiB, a number without a unit")
+MIB: Final = Bound(_MAX_MIB, f"{LEAST_MIB} to {_MAX_MIB} MiB, a number without a unit", LEAST_MIB)
 GPUS: Final = Bound(names.MAX_GPUS, f"1 to {names.MAX_GPUS}")
 PERCENT: Final = Bound(WHOLE_PERCENT, f"1 to {WHOLE_PERCENT}")
 
@@ -132,12 +133,13 @@ def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -
     return POLICIES[text]
 
 
-def check_mode(annotations: Mapping[str, str], key: str) -> None:
+def check_modes(annotations: Mapping[str, str]) -> None:
     """Refuse another mode of sharing than the library's, such as mig or mps."""
-    text = annotations.get(key, names.ISOLATION_PROVIDER)
-    if text != names.ISOLATION_PROVIDER:
-        must_be = f"{names.ISOLATION_PROVIDER}, as gpuslice shares GPUs without MIG and MPS"
-        raise invalid(annotation(key), repr(text), must_be)
+    for key in MODES:
+        text = annotations.get(key, names.ISOLATION_PROVIDER)
+        if text != names.ISOLATION_PROVIDER:
+            must_be = f"{names.ISOLATION_PROVIDER}, as gpuslice shares GPUs without MIG and MPS"
+            raise invalid(annotation(key), repr(text), must_be)
 
 
 @dataclass(frozen=True, slots=True)

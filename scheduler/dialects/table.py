@@ -21,6 +21,7 @@ from scheduler.dialects.reading import (
     Reading,
     RequestError,
     annotation,
+    check_modes,
     invalid,
     policy,
 )
@@ -44,26 +45,27 @@ def read(
     pod: PodFields, enabled: Enabled, readers: Mapping[Dialect, Reader] = READERS
 ) -> Reading | None:
     """Return the pod's request, or None if it requests no share. Raise RequestError."""
-    keys = [(dialect, key) for dialect in readers for key in islice(_keys(dialect, pod), 1)]
-    for dialect, key in keys:
+    keys = [(dialect, *key) for dialect in readers for key in islice(_keys(dialect, pod), 1)]
+    for dialect, key, value in keys:
         if not _is_on(dialect, enabled):
-            raise RequestError(
-                f"{key}: must be absent, as the dialect {dialect.name} is off; set"
-                f" {dialect.switch} to true"
-            )
+            must_be = f"absent, as the dialect {dialect.name} is off; set {dialect.switch} to true"
+            raise invalid(key, value, must_be)
     if len(keys) > 1:
-        (_, first), (_, second), *_ = keys
-        raise RequestError(
-            f"{second}: must be absent in a pod with {first}, as a pod requests shares of GPUs in"
-            " one dialect; remove one of them"
+        (_, first, _), (_, second, value), *_ = keys
+        must_be = (
+            f"absent in a pod with {first}, as a pod requests shares of GPUs in one dialect;"
+            " remove one of them"
         )
-    used = {dialect.name for dialect, _ in keys}
+        raise invalid(second, value, must_be)
+    used = {dialect.name for dialect, *_ in keys}
     for dialect, reader in readers.items():
         if dialect.switch and enabled is None and dialect.name not in used:
             continue  # the bound pod's whole GPUs are from a device plugin
         reading = reader(pod) if _is_on(dialect, enabled) else None
         if reading is None:
             continue
+        if enabled is not None:
+            check_modes(pod.annotations)
         _check_compute_policies(pod)
         return _with_policy(reading, pod, [*reading.notices, *_unread(dialect, pod, readers)])
     return None
@@ -118,19 +120,19 @@ def _is_on(dialect: Dialect, enabled: Enabled) -> bool:
     return enabled is None or not dialect.switch or dialect.name in enabled
 
 
-def _keys(dialect: Dialect, pod: PodFields) -> Iterator[str]:
-    """Yield the pod's fields by which it requests shares in this dialect only. The names of whole
-    GPUs are left out, because several dialects and device plugins read them."""
+def _keys(dialect: Dialect, pod: PodFields) -> Iterator[tuple[str, object]]:
+    """Yield the pod's fields by which it requests shares in this dialect only, and their values.
+    The names of whole GPUs are left out, because several dialects and device plugins read them."""
     if _counts(dialect, pod):
         keys = [key for key in dialect.annotations if key in pod.annotations]
         prefix, suffixes = dialect.container_annotation
         for suffix in suffixes:
             keys += (k for k in pod.annotations if k.startswith(prefix) and k.endswith(suffix))
-        yield from (f"metadata.annotations[{key}]" for key in keys)
+        yield from ((annotation(key), pod.annotations[key]) for key in keys)
     for container in pod.containers:
         for name in dialect.resources:
-            kinds = (container.limits, container.requests)
+            kinds = (container.requests, container.limits)
             amounts = [each[name] for each in kinds if name in each]
             asked = any(quantity.parse(amount) != quantity.Value(0) for amount in amounts)
             if asked and name not in names.RESOURCES_WHOLE:
-                yield f"container {container.name}: {name}"
+                yield container.field(name), amounts[0]

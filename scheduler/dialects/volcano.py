@@ -33,19 +33,14 @@ from scheduler.dialects.reading import (
     Outputs,
     PodFields,
     Reading,
-    check_mode,
     invalid,
 )
 
-_VGPU_MIB: Final = Bound(
-    MIB.most, f"128 to {MIB.most} MiB, a number without a unit; gpuslice has no memory factor", 128
-)
-"""128 MiB hold no CUDA context. Volcano's plugin may have a factor, so that 4 means 4 GiB."""
 _BOUNDS: Final[Mapping[str, Bound]] = {
     VOLCANO_MEMORY: MIB,
     VOLCANO_NUMBER: GPUS,
     VOLCANO_VGPU_NUMBER: GPUS,
-    VOLCANO_VGPU_MEMORY: _VGPU_MIB,
+    VOLCANO_VGPU_MEMORY: MIB,
     VOLCANO_VGPU_PERCENT: PERCENT,
     VOLCANO_VGPU_CORES: PERCENT,
 }
@@ -58,7 +53,6 @@ def read(pod: PodFields) -> Reading | None:
     requesting = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
     if not requesting:
         return None
-    check_mode(pod.annotations, dialects.VOLCANO_MODE)
     of_pod = [name for name in _BOUNDS if any(name in amounts for _, amounts in requesting)]
     _refuse_mixed(of_pod)
     kind = _kind(of_pod[0])

@@ -170,12 +170,13 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
     for container in pod.containers:
         for written, value in {**container.limits, **container.requests}.items():
             key = names.DEPRECATED_RESOURCES.get(written, written)
-            if key not in foreign or quantity.parse(value) == quantity.Value(0):
+            is_mig = key.startswith(names.RESOURCE_MIG_PREFIX)
+            if not (is_mig or key in foreign) or quantity.parse(value) == quantity.Value(0):
                 continue
             why = (
                 "another component or dialect allocates it; for a whole GPU request"
                 f" {names.RESOURCE_GPU}: 100"
-                if key in names.RESOURCES_WHOLE
+                if is_mig or key in names.RESOURCES_WHOLE
                 else "only Koordinator's own scheduler allocates it"
             )
             must_be = f"absent in a pod that requests a share of a GPU, as {why}"

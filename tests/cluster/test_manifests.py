@@ -8,11 +8,12 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import DIALECTS
+from gpuslice.contract.dialects import DIALECTS, LEAST_MIB
 from lab.cluster import manifests
 from lab.cluster.manifests import BINDING, NAMES, named
 from nri_plugin import distributor
 from scheduler.core.fleet import MAX_BYTES
+from scheduler.dialects.reading import MIB_BYTES
 from scheduler.service import Settings
 from tests.chart.rendering import EVERYTHING
 from tests.cluster.admission.test_placement import DENIED
@@ -89,7 +90,9 @@ def test_the_bounds_are_those_of_the_code() -> None:
     folder = chart.CHART / "templates/admission"
     text = (folder / "requests.yaml").read_text()
     shared = (folder / "_policies.tpl").read_text()
-    assert set(re.findall(r"\d{6,}", text + shared)) == {str(MAX_BYTES), str(2**63 - 1)}
+    least = LEAST_MIB * MIB_BYTES
+    bounds = MAX_BYTES, MAX_BYTES // MIB_BYTES, least, 2**63 - 1
+    assert set(re.findall(r"\d{6,}", text + shared)) == set(map(str, bounds))
     assert set(re.findall(r"(?<!/ )a\.gpus (?:<=|>) (\d+)", text)) == {str(names.MAX_GPUS)}
 
 

@@ -79,8 +79,8 @@ REFUSED: Final = [
     ),
     *_values(
         "gpu-memory",
-        annotated("gpu-memory", "{}", "at most 268435456 MiB"),
-        ("268435457", "1000000000", "18446744073709551616"),
+        annotated("gpu-memory", "{}", "128 to 268435456 MiB, a number without a unit"),
+        ("4", "127", "268435457", "1000000000", "18446744073709551616"),
     ),
     *_values("gpu-fraction", _NUMBER, (*_FRACTIONS.split(), "", " 0.5", "0.5 ")),
     *_values(
@@ -130,7 +130,7 @@ REFUSED: Final = [
         f"{LIMIT} annotation value must be a valid Kubernetes memory quantity greater than 0",
         ("0", "0Mi", "-1Gi", "NaN", "much", "", "9Ei", "1e999", "1e9999999", _DIGITS),
     ),
-    *_values(LIMIT, annotated(LIMIT, "{}", "1Mi to 256Ti"), ("1", "1023Ki", "257Ti", "500m")),
+    *_values(LIMIT, annotated(LIMIT, "{}", "128Mi to 256Ti"), ("1", "131071Ki", "257Ti", "500m")),
     _refused(
         "currently, kai doesn't support multiple containers with fractional GPU requests",
         {LIMIT: "1Gi", MEMORY.format("second", "limit"): "1Gi"},
@@ -167,13 +167,13 @@ GRANTED: Final = [
     *_of("gpu-fraction", "0.57", "57/100"),  # as a float 0.57 of 40000 is 22799.999999999996
     *_of("gpu-fraction", "0.000001", "1/1000000"),
     *_of("gpu-fraction", f"0.{62 * '3'}", f"{62 * '3'}/1{62 * '0'}"),
-    *_of("gpu-memory", "1", "1 MiB"),
-    *_of("gpu-memory", "002", "2 MiB"),
+    *_of("gpu-memory", "128", "128 MiB"),
+    *_of("gpu-memory", "00200", "200 MiB"),
     *_of("gpu-memory", "268435456", "268435456 MiB"),
     *(
         Row(of_kai(annotations), says)
         for annotations, says in (
-            ({"gpu-memory": "2", "gpu-fraction-num-devices": "016"}, "main: 16 x 2 MiB"),
+            ({"gpu-memory": "200", "gpu-fraction-num-devices": "016"}, "main: 16 x 200 MiB"),
             ({"gpu-fraction": ".25", "gpu-fraction-num-devices": "3"}, "main: 3 x 1/4"),
             ({**HALF, _NAME: "second"}, "second (main 1): 1/2"),
             ({**HALF, _NAME: "first"}, "first (init 0): 1/2"),
@@ -187,7 +187,7 @@ GRANTED: Final = [
             ({"mps": "false"}, ""),
             ({_NAME: ""}, ""),
             ({LIMIT: "1500M"}, "main: 1500000000 B"),
-            ({REQUEST: "1Mi", "gpu-fraction-num-devices": "2"}, "main: 2 x 1 MiB"),
+            ({REQUEST: "128Mi", "gpu-fraction-num-devices": "2"}, "main: 2 x 128 MiB"),
             ({REQUEST: "1Gi", LIMIT: "1024Mi", _NAME: "main"}, "main: 1024 MiB"),
         )
     ),

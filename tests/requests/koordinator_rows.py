@@ -127,8 +127,10 @@ REFUSED: Final = [
     _wrong({CORE: 1, RATIO: 200}, CORE, _TWO),
     _wrong({CORE: 200, RATIO: 50}, CORE, _ONE),
     _wrong({SHARED: 1, RATIO: 101}, RATIO, _ONE),
-    _wrong({SHARED: 4, MEM: 3}, MEM, f"4 to {1 << 50} bytes for 4 GPUs"),
-    _container({MEM: "300Ti"}, MEM, 300 << 40, f"1 to {1 << 48} bytes for 1 GPU"),
+    _wrong({SHARED: 4, MEM: 3}, MEM, f"{512 << 20} to {1 << 50} bytes for 4 GPUs"),
+    _wrong({SHARED: 2, MEM: (256 << 20) - 1}, MEM, f"{256 << 20} to {1 << 49} bytes for 2 GPUs"),
+    _container({MEM: "300Ti"}, MEM, 300 << 40, f"{128 << 20} to {1 << 48} bytes for 1 GPU"),
+    _container({MEM: "4Mi"}, MEM, 4 << 20, f"{128 << 20} to {1 << 48} bytes for 1 GPU"),
     OF_AN_INIT,
     wrong("gpuslice-requests", pod, {G: 150}, G, _WHOLE, container(), name="second"),
     *(
@@ -155,6 +157,7 @@ GRANTED: Final = [
     granted({CORE: 200, MEM: "64Gi"}, "2 x 100% core, 32768 MiB"),
     granted({CORE: 200, MEM: "64Gi", SHARED: 2}, "2 x 100% core, 32768 MiB"),
     granted({MEM: "8Gi"}, "8192 MiB"),
+    granted({MEM: "128Mi"}, "128 MiB"),
     granted({CORE: 60, MEM: "1.5Gi"}, "60% core, 1536 MiB"),
     granted({SHARED: 1, RATIO: 100}, "1"),
     granted({SHARED: 2, CORE: 100, RATIO: 100}, "2 x 50% core, 1/2"),
@@ -172,13 +175,22 @@ GRANTED: Final = [
         "i (init 0): 1/20; s (init 1): 3/50",
     ),
     *(
+        Row(pod(asking(HALF), annotations=_scope(f'"{text}"')), f"main: 50% core, 1/2{says}")
+        for text, says in (
+            ("NUMANode", "; in one NUMA_NODE"),
+            ("Device", "; in one DEVICE"),
+            ("PCIe", "; in one PCIE"),
+            ("Node", ""),
+            ("", ""),
+        )
+    ),
+    *(
         Row(pod(asking(HALF), annotations=annotations), "main: 50% core, 1/2")
         for annotations in (
-            *(_scope(f'"{scope}"') for scope in ("NUMANode", "Device", "PCIe", "Node", "")),
             hint('{"requiredTopologyScope": "Socket", "requiredTopologyScope": "Node"}'),
             {names.ANNOTATION_ALLOCATE_HINT: "{}"},
             {names.ANNOTATION_COMPUTE: "capped"},
-            {dialects.KAI_MPS: "true", dialects.HAMI_MODE: "mig"},
+            {dialects.KAI_MPS: "true", dialects.HAMI_MODE: "hami-core"},
         )
     ),
     Row(

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from scheduler.core.request import ContainerRequest, Phase, Request
+from scheduler.core.request import ContainerRequest, Phase, Request, Scope
 from tests.requests.pods import Json, asking
 
 
 class Row(NamedTuple):
     """says: the error text of the reader and of admission. For an accepted pod: the result of
     `shown`, or "" for no request. policy: the policy that refuses, or "" if no policy does. The API
-    server itself refuses unreadable amounts."""
+    server itself refuses unreadable amounts. gpus: an accepted pod fits on a node of so many."""
 
     pod: Json
     says: str
     policy: str = ""
+    gpus: int = 16
 
 
 def shown(request: Request | None) -> str:
     """Return the request, for example `main: 2 x 50% core, 1/2`: two GPUs, and of each half of the
-    compute and half of the memory."""
-    return "; ".join(map(_of_container, request.containers)) if request else ""
+    compute and half of the memory. A scope smaller than the node is added."""
+    if request is None:
+        return ""
+    scope = "" if request.scope is Scope.NODE else f"; in one {request.scope.name}"
+    return "; ".join(map(_of_container, request.containers)) + scope
 
 
 def _of_container(asked: ContainerRequest) -> str:

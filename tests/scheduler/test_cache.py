@@ -142,15 +142,17 @@ async def test_a_nomination_reserves_until_it_is_withdrawn_or_the_pod_is_deleted
 
 
 async def test_unserved_pods_are_forgotten_when_they_are_bound_or_deleted() -> None:
-    server, times = Server(*(pod(ASKS, uid=uid) for uid in "abc")), iter([0.0] * 3 + [AFTER_S])
-    for each in server.objects[PODS]:
+    server, now_s = Server(*(pod(ASKS, uid=uid) for uid in "abc")), [0.0]
+    of_node = bound("b")
+    for each in (*server.objects[PODS], of_node):
         each["spec"]["schedulerName"] = "other"
-    unserved = Unserved((), lambda: next(times))
+    unserved = Unserved((), lambda: now_s[0])
     server.watches[PODS] = [
-        [event("DELETED", pod(uid="a"), "11"), event("MODIFIED", bound("b"), "12")]
+        [event("DELETED", pod(uid="a"), "11"), event("MODIFIED", of_node, "12")]
     ]
     async with running(server, unserved=unserved) as (_, state):
         await until_async(lambda: state.is_bound("b"))
+        now_s[0] = AFTER_S
         assert [each.uid for each in unserved.problems()] == ["c"]
 
 

@@ -25,8 +25,8 @@ _OFF: Final = (
     pod(asking({}), asking({VNUMBER: 1}, "second")),
     pod(asking({MEMORY: 1}, "first", init=True)),
     pod(asking({VCORES: 200})),
-    pod(asking({GPU: 1, GPUMEM: 3000})),
-    pod(asking({**HALF, GPUMEM: 3000})),
+    pod(asking({GPU: 1, GPUMEM: 3001})),
+    pod(asking({**HALF, GPUMEM: 3001})),
 )
 """Pods of dialects that are off."""
 

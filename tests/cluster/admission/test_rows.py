@@ -27,7 +27,7 @@ from tests.cluster.admission.random_pods import RANDOM
 from tests.cluster.server import Answer, Json, Server
 from tests.requests import kai_rows
 from tests.requests.koordinator_rows import CORE, MISSPELT, OF_AN_INIT, RATIO, SHARED
-from tests.requests.object_rows import OBJECTS, ObjectRow
+from tests.requests.object_rows import CHANGES, OBJECTS, OLD_QUOTA, OLD_WARNING, ObjectRow
 from tests.requests.pods import (
     HALF,
     asking,
@@ -77,14 +77,18 @@ def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
         wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
         return (
             all(tried(server, row.pod).policy == policy for policy, row in FIRST.items())
-            and all(tried(server, row.raw, row.path).policy == row.policy for row in OBJECTS)
+            and all(
+                (got := tried(server, row.raw, row.path)).policy == row.policy
+                and row.warns in got.warning
+                for row in OBJECTS
+            )
             and all(tried(server, made()).done for made in (kai, volcano, hami, koordinator))
             and wrong.policy == "gpuslice-environment"
             and "volcano or hami-scheduler in a pod" in tried(server, volcano(scheduler=STOCK)).text
             and scheduler_of(tried(server, unnamed(asking({GPU: 1})))) == names.SCHEDULER_NAME
         )
 
-    with all_dialects(installed):
+    with server.made(OLD_QUOTA.path, OLD_QUOTA.raw), all_dialects(installed):
         until(in_force, "each policy of the dialects is in force")
         yield
 
@@ -141,7 +145,7 @@ def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
 
 
 def test_a_request_is_judged_where_it_changes(server: Server) -> None:
-    collection, workload = workloads(pod(asking({dialects.VOLCANO_MEMORY: 1})))["Deployment"]
+    collection, workload = workloads(pod(asking({dialects.VOLCANO_MEMORY: 200})))["Deployment"]
     raw = of_kai({"gpu-fraction": "0.5"})
     with server.made(collection, workload) as deployment, server.made(PODS, raw) as path:
         assert server.patch(deployment, {"spec": {"replicas": 0}}).done
@@ -161,38 +165,37 @@ def test_other_objects_are_refused_or_admitted(server: Server, row: ObjectRow) -
     answer = tried(server, row.raw, row.path)
     assert (answer.policy, answer.text if row.says else "") == (row.policy, row.says), answer.body
     assert answer.done == (not row.says)
+    if not row.says:
+        ours = answer.warning.removesuffix('"')
+        assert ours.endswith(row.warns) if row.warns else not ours, answer.warning
 
 
 def test_a_quota_that_has_such_a_limit_already_can_be_changed(server: Server) -> None:
-    """Another resource may be changed, but no further limit of a share may be added."""
-    path, raw = next((row.path, row.raw) for row in OBJECTS if not row.says)
-    with server.made(path, raw) as quota:
-        assert server.patch(quota, {"spec": {"hard": {"limits.cpu": "1"}}}).done
-        more = {"spec": {"hard": {f"limits.{dialects.HAMI_MEMORY}": "1"}}}
-        assert server.patch(quota, more).policy == "gpuslice-quotas"
+    """Another resource may be changed, with a warning. No further limit of a share may be added."""
+    quota = f"{OLD_QUOTA.path}/old"
+    answer = server.patch(quota, {"spec": {"hard": {"limits.cpu": "1"}}})
+    assert answer.done and answer.warning.endswith(f'{OLD_WARNING}"')
+    more = {"spec": {"hard": {f"limits.{dialects.HAMI_CORES}": "1"}}}
+    assert server.patch(quota, more).policy == "gpuslice-quotas"
 
 
-def test_the_share_of_a_bound_pod_does_not_change(installed: ControlPlane, server: Server) -> None:
+@pytest.mark.parametrize(("raw", "change", "says"), CHANGES)
+def test_the_share_of_a_bound_pod_does_not_change(
+    installed: ControlPlane, server: Server, raw: Json, change: Json, says: str
+) -> None:
     """The API server itself refuses other amounts in a pod's resources."""
-    raw = of_kai(kai_rows.HALF)
     with server.made(PODS, raw) as path, Server(installed, "scheduler") as scheduler:
-
-        def annotated(**changed: str | None) -> Answer:
-            return server.patch(path, {"metadata": {"annotations": changed}})
-
-        assert annotated(**{"gpu-fraction": "0.25"}).done
+        if says:
+            assert server.patch(path, {"metadata": {"annotations": {"gpu-fraction": "0.5"}}}).done
         assert scheduler.ask("POST", f"{path}/binding", binding("p", "n", {})).done
-        for value in ("0.75", None):
-            assert annotated(**{"gpu-fraction": value}).text == (
-                "metadata.annotations[gpu-fraction]: forbidden to change in a bound pod, which"
-                " keeps its share; create a new pod"
-            )
-        assert annotated(note="any").done
-    with server.made(PODS, koordinator()) as path:
-        more = {"name": "main", "resources": {"limits": {RATIO: 60}, "requests": {RATIO: 60}}}
-        for where in (path, f"{path}/resize"):
-            answer = server.patch(where, {"spec": {"containers": [more]}})
-            assert (answer.done, answer.policy) == (False, ""), answer.body
+        for where in (path,) if says else (path, f"{path}/resize"):
+            answer = server.patch(where, change)
+            assert not answer.done
+            assert (answer.policy, answer.text if says else "") == (
+                "gpuslice-kai" if says else "",
+                says,
+            ), answer.body
+        assert server.patch(path, {"metadata": {"annotations": {"note": "any"}}}).done
 
 
 # --- cost

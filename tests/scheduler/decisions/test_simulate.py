@@ -226,7 +226,9 @@ def test_without_a_fleet_the_exit_status_is_2(ask: Ask) -> None:
 
 
 def test_pods_of_other_dialects_are_placed_where_these_are_on(ask: Ask) -> None:
-    raw = kind("Pod", pod({"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 1}}}))
+    raw = kind(
+        "Pod", pod({"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 128}}})
+    )
     raw["spec"]["schedulerName"] = "volcano"
     done = ask("--dialects", ",".join(each.name for each in DIALECTS), pods=[raw])
     assert done.exit_code == 0, done.stdout

@@ -112,14 +112,6 @@ def test_annotations_that_are_not_followed_get_a_notice() -> None:
     ]
 
 
-def test_another_dialects_mode_gets_a_notice() -> None:
-    raw = pod(asking({"koordinator.sh/gpu": 50}), annotations={"nvidia.com/vgpu-mode": "mig"})
-    assert requests.pending(raw).notices == [
-        "metadata.annotations[nvidia.com/vgpu-mode] has no effect: only the dialect hami reads it,"
-        " and the pod requests shares in the dialect koordinator"
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "annotated", "priority", "written"),
     [

@@ -33,7 +33,7 @@ def test_the_reader_requests_and_the_binding_grants(row: Row) -> None:
     read = requests.request(row.pod, ALL)
     assert shown(read) == row.says
     if read is not None:
-        annotations = binding.annotations_of(placed(fleet(of=NEAR), read))
+        annotations = binding.annotations_of(placed(fleet(of=NEAR[: row.gpus]), read))
         written = grants.decode(annotations[names.ANNOTATION_GRANTS])
         granted = {
             name: [(gpu.memory_bytes, gpu.core_percent) for gpu in gpus]

@@ -87,8 +87,8 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     for uid in UIDS[:8]:
         assert at.ask(eighths(uid)) == {"NodeNames": ["n0"]}
         assert await at.bind(uid) == ""
-    off = f"{KEY}: must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
-    assert requests.pending(eighths()).refusal == off
+    off = "must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
+    assert requests.pending(eighths()).refusal == f"{KEY}: invalid value 1: {off}"
     assert at.state.fleet.free_bytes[at.state.fleet.row_of("n0"), 0] == 0
     (said,) = at.ask(eighths("u-8"))["FailedAndUnresolvableNodes"].values()
     assert said.endswith("(largest free slice 0 of the 12.5 percent requested)")
@@ -146,7 +146,7 @@ def test_our_own_policy_is_read_in_every_dialect(dialect: str) -> None:
 
 def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
     ours = {names.ANNOTATION_POLICY: "spread"}
-    raw = of_volcano(asking({"volcano.sh/gpu-memory": "1"}), annotations=ours)
+    raw = of_volcano(asking({"volcano.sh/gpu-memory": "128"}), annotations=ours)
     found = requests.pending(raw, ALL)
     assert found.request is not None and found.request.policy is Policy.FIRST
     assert found.notices == [

@@ -187,7 +187,7 @@ def test_any_json_in_a_pod_is_read_or_refused(data: st.DataObject) -> None:
 
 
 def test_every_combination_that_is_not_in_the_rows_is_illegal() -> None:
-    amounts: dict[str, Any] = {"gpu": 50, "core": 50, "memory": 1000, "ratio": 50, "shared": 1}
+    amounts: dict[str, Any] = {"gpu": 50, "core": 50, "memory": 1 << 30, "ratio": 50, "shared": 1}
     legal = set()
     for mask in range(1, 32):
         chosen = {name: amounts[name] for bit, name in enumerate(amounts) if mask >> bit & 1}

@@ -140,13 +140,17 @@ quantity(text).isInteger() ? quantity(text).asInteger()
 : [quantity(text).asApproximateFloat()].map(f, f > 9.2e18 ? 9223372036854775807 : int(f))[0]
 {{- end }}
 
+{{/* The allowed amounts of memory in MiB, for a refusal. */}}
+{{- define "gpuslice.mib" }}128 to 268435456 MiB, a number without a unit{{ end }}
+
 {{/* CEL, behind a list of resources, each with its largest amount and the allowed values for a refusal:
 the amounts that container c requests of these resources, -1 for an absent one. An amount in MiB that
-has a unit of bytes (8Gi) was meant in bytes. */}}
+has a unit of bytes (8Gi) was meant in bytes, and one below 128 has a wrong unit. */}}
 {{- define "gpuslice.amounts" -}}
 .map(r, [c.?resources.?limits[?r[0]].or(c.?resources.?requests[?r[0]]).orValue('-1')]
 .map(text, {'name': dyn(r[0]), 'owner': dyn('container ' + c.name + ': '),
 'is_in_bytes': dyn(r[2].contains('MiB') && text.endsWith('i')),
+'least': dyn(r[2].contains('MiB') ? 128 : 1),
 'field': dyn(r[0] + ': invalid value ' + text + ': must be '), 'allowed': dyn(r[2]),
 'most': dyn(int(r[1])), 'amount': dyn({{ include "gpuslice.integer" . }})})[0])
 {{- end }}
@@ -162,6 +166,13 @@ c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinato
 .map(n, ['container ' + c.name + ': resource name: invalid value ' + n, n]))
 .filter(found, found.size() > 0).map(found, found[0]))
 .filter(found, found.size() > 0).map(found, found[0])
+{{- end }}
+
+{{/* CEL: refusals of annotations that select MIG or MPS. Argument: their names. */}}
+{{- define "gpuslice.modes" -}}
+['{{ join "', '" . }}'].filter(k, variables.annotations[?k].orValue('hami-core') != 'hami-core')
+.map(k, 'metadata.annotations[' + k + "]: invalid value '" + variables.annotations[k]
++ "': must be hami-core, as gpuslice shares GPUs without MIG and MPS")
 {{- end }}
 
 {{/* The validations of schedulerName and nodeName. Arguments: the root, and the two expressions. */}}
