@@ -34,7 +34,7 @@ where signal N ended it.
   fair        it gets its share, and also the time that the others leave (default)
   capped      it gets its share and no more, also while no other program uses the GPU
   turns       it submits work only while no other program does: exact times, longer waits
-  background  it has no share, and submits work only while no other program has work"""
+  background  it has no share, and submits work only while others pause or are hardly slowed"""
 
 
 class UsageError(Exception):

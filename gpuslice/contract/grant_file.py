@@ -82,7 +82,7 @@ class Policy(StrEnum):
     TURNS = "turns"
     """It submits work only in windows in which no other container does."""
     BACKGROUND = "background"
-    """It submits work only while no other container of the GPU has work."""
+    """It submits work only while others pause, or are hardly slowed by it."""
 
 
 POLICIES_TEXT: Final = "fair, capped, turns or background"

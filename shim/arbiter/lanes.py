@@ -65,6 +65,7 @@ _UNDISTURBED: Final = 0.91
 _DISTURBED_MIN_NS: Final = -5 * MS
 """Programs submit work in bursts, and then wait for it."""
 _DISTURBED_MAX_NS: Final = 20 * MS
+_TOLERATED_NS: Final = MS // 2
 PAUSE_NS: Final = 1 * MS
 """Work in the background begins when the others have been idle for this long."""
 
@@ -229,7 +230,7 @@ class Lanes:
     ) -> None:
         """Open or close the lanes of containers that work in the background. They may submit work
         while all others pause, or do not lose progress by it."""
-        quiet = all(self._tolerates(member, now_ns) for member in working)
+        quiet = all([self._tolerates(member, now_ns) for member in working])
         self.background_open = quiet
         for member in background:
             member.window = (0, 0, BACKGROUND_US)
@@ -248,7 +249,7 @@ class Lanes:
         promised_ns = member.active_step_ns * _UNDISTURBED
         disturbed_ns = member.disturbed_ns + promised_ns - member.alone_ns(member.spent_step_ns)
         member.disturbed_ns = min(max(disturbed_ns, _DISTURBED_MIN_NS), _DISTURBED_MAX_NS)
-        return member.disturbed_ns <= (PAUSE_NS if self.background_open else 0)
+        return member.disturbed_ns <= (_TOLERATED_NS if self.background_open else 0)
 
 
 class _Switching:

@@ -303,14 +303,18 @@ def plausible(seen: Compute, now_ns: int) -> Compute:
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
     """Divide a cycle among containers, in millionths. A container with a cap gets its percentage.
     The others get equal parts of the rest, at least 5 percent each. If the sum exceeds a cycle, all
-    parts are scaled down."""
-    uncapped = sum(not share.capped for share in shares.values())
-    rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in shares.values() if share.capped)
-    each = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
+    parts are scaled down. Containers in the background divide what is left."""
+    behind = [key for key, share in shares.items() if share.background]
+    uncapped = sum(not share.capped and not share.background for share in shares.values())
+    capped = [each for each in shares.values() if each.capped and not each.background]
+    rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in capped)
+    each_ppm = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
     parts = {
-        key: share.core_percent * 10_000 if share.capped else each for key, share in shares.items()
+        key: 0 if share.background else share.core_percent * 10_000 if share.capped else each_ppm
+        for key, share in shares.items()
     }
     total = sum(parts.values())
     if total > WHOLE_PPM:
         parts = {key: part * WHOLE_PPM // total for key, part in parts.items()}
-    return parts
+    left_ppm = WHOLE_PPM - sum(parts.values())
+    return parts | dict.fromkeys(behind, left_ppm // len(behind) if behind else 0)

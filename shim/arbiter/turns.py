@@ -243,7 +243,8 @@ class Turns:
             usage = member.utilization
             if member is besides or not member.share.laned:
                 continue
-            useful = (saturated or self.lanes.limited) and not member.forced
+            limits = saturated or self.lanes.limited or self._background
+            useful = limits and not member.forced
             doubted = self.lanes.lags_much(member) if member.has_lane else member.doubted
             old = now_ns > (usage.doubted_ns if doubted else usage.again_ns)
             needed = usage.unsure or (old and (useful if member.has_lane else member.suspect))
