@@ -99,6 +99,8 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
             of_gpu = [share for share in found.shares if share.uuid == held.gpu.uuid]
             if on := [names.index(share.container) for share in of_gpu]:
                 shares[uid].append((held, oracle.holds(request.containers, on, held.gpu)))
+                if oracle.is_mixed(request.containers, on):
+                    shares[uid].append((held, (0, None)))
         for held, share in shares[uid]:
             held.shares.append(share)
     return said
