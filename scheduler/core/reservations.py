@@ -115,11 +115,13 @@ class Reservations:
     ) -> None:
         """Add a reservation, and end the owner's earlier one. `place` must have found the placement
         in the current fleet, or while reservations of lower priority were lifted."""
-        self.end(owner)
+        ended = self.release(owner)
         added = Reservation(owner, request, placement, kind, priority, now_s + kind.value)
         if not self._enter(added):
             with self.changing(placement.node) as there:
                 there.append(added)
+        if ended is not None:
+            self.renew(ended.node)
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
         """Return the free GPUs reserved for this owner, request and node, or None."""
@@ -133,9 +135,14 @@ class Reservations:
         found = self._by_owner.get(owner)
         return "" if found is None or found.kind is not Kind.SAMPLED else found.node
 
-    def end(self, owner: str) -> Placement | None:
-        """End the owner's reservation and return its placement, or None. Its nomination stays, and
-        `restore` or the next change of the node reserves GPUs for it again."""
+    def end(self, owner: str) -> None:
+        """End the owner's reservation. If the owner has a nomination, call `restore` later: until
+        then no nomination gets these GPUs."""
+        if (ended := self.release(owner)) and owner not in self._nominations:
+            self.renew(ended.node)
+
+    def release(self, owner: str) -> Placement | None:
+        """End the owner's reservation and return its placement, or None. `renew` its node then."""
         found = self._by_owner.get(owner)
         if found is None:
             return None
@@ -164,24 +171,29 @@ class Reservations:
         before = self._nominations.take(owner)
         found = self._by_owner.get(owner)
         if found is not None and found.kind is Kind.NOMINATED:
-            self.end(owner)
-        if nomination is None:
-            return
-        if before is not None and before.node == nomination.node:
-            deadline_s = max(before.deadline_s, nomination.deadline_s)
-            victims = nomination.victims or before.victims
-            nomination = replace(nomination, victims=victims, deadline_s=deadline_s)
-        if found is not None and found.kind is Kind.RANKED and found.node != nomination.node:
-            nomination = replace(nomination, deadline_s=found.deadline_s)
-            self.end(owner)
-        self._nominations.put(owner, nomination)
-        self.restore(owner)
+            self.release(owner)
+        if nomination is not None:
+            if before is not None and before.node == nomination.node:
+                deadline_s = max(before.deadline_s, nomination.deadline_s)
+                victims = nomination.victims or before.victims
+                nomination = replace(nomination, victims=victims, deadline_s=deadline_s)
+            if found is not None and found.kind is Kind.RANKED and found.node != nomination.node:
+                nomination = replace(nomination, deadline_s=found.deadline_s)
+                self.release(owner)
+            self._nominations.put(owner, nomination)
+        for node in {each.node for each in (before, found, nomination) if each is not None}:
+            with self.changing(node):  # also ends reservations of GPUs whose holders now stay
+                pass
 
     def restore(self, owner: str) -> None:
-        """Reserve GPUs again for the owner's nomination, unless the owner has a reservation."""
-        nomination = self._nominations.get(owner)
-        if nomination is not None and owner not in self._by_owner:
-            with self.changing(nomination.node):
+        """Reserve GPUs for the nominations of the owner's nominated node that have none."""
+        if nomination := self._nominations.get(owner):
+            self.renew(nomination.node)
+
+    def renew(self, node: str) -> None:
+        """Reserve GPUs for those nominations of the node that have no reservation."""
+        if not self._by_owner.keys() >= self._nominations.on.get(node, {}).keys():
+            with self.changing(node):
                 pass
 
     def victims_on(self, node: str) -> Iterator[str]:

@@ -60,18 +60,23 @@ def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp
     return order[:most]
 
 
-def levels(values: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
+def levels(
+    values: Scores | Sequence[float], most: int = 10, one_best: bool = True
+) -> NDArray[np.int64]:
     """Convert scores to the integers 0 to `most` that kube-scheduler accepts, [R].
 
-    Only nodes of the best score get `most`, because kube-scheduler picks any of those. The worst
-    score becomes 0, unless all scores are equal. A higher score never gets a lower integer.
+    Only the first node of the best score gets `most`, or all of that score without one_best. The
+    worst gets 0, unless all are equal. A higher score never gets a lower integer.
     """
     scores = np.asarray(values, np.float64)
     low, high = scores.min(initial=1), scores.max(initial=0)
-    if low >= high:
-        return np.full(len(scores), most, np.int64)
-    ranks: NDArray[np.int64] = np.rint((scores - low) / (high - low) * most).astype(np.int64)
-    ranks[(ranks == most) & (scores < high)] = most - 1
+    ranks = np.full(len(scores), most, np.int64)
+    if low < high:
+        ranks = np.rint((scores - low) / (high - low) * most).astype(np.int64)
+    is_best = scores == high
+    if one_best:
+        is_best[np.flatnonzero(is_best)[1:]] = False
+    ranks[(ranks == most) & ~is_best] = most - 1
     return ranks
 
 

@@ -305,12 +305,14 @@ class State:
     def _take(self, facts: PodFacts, assumed: Assumed | None) -> None:
         """Add what the pod holds to the fleet, and end its reservation. If the pod does not hold
         the reserved placement, other reservations on the node end where they no longer fit."""
-        reserved = self.reservations.end(facts.uid)
+        reserved = self.reservations.release(facts.uid)
         if assumed and reserved is assumed.placement:
             self._enter(facts.uid)
             return
         with self.reservations.changing(facts.node):
             self._enter(facts.uid)
+        if reserved is not None:
+            self.reservations.renew(reserved.node)
 
     def _enter(self, uid: str) -> None:
         """Add to the fleet what the pod holds of the node's existing GPUs."""

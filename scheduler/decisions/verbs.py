@@ -103,7 +103,8 @@ class Verbs:
         rows = self._state.fleet.rows_of(names)
         scores = score(self._state.fleet, pending.request, rows, self.policy(pending))
         self._reserve(pending, pending.request, names[int(scores.argmax())])
-        return _priorities(names, levels(scores, _BEST).tolist())
+        self._state.reservations.restore(pending.uid)
+        return _priorities(names, levels(scores, _BEST, not pending.prefers).tolist())
 
     def preempt(self, body: bytes) -> Iterator[bytes]:
         """Yield b"" several times, and then an ExtenderPreemptionResult: the best node on which the

@@ -135,8 +135,9 @@ spec:
 {{- if gt (len $on) 1 }}- --dialects={{ join "," $on }}{{ end -}}
 {{- end }}
 
-{{/* Resources that kube-scheduler ignores, because no node offers them, as JSON. The extender checks them.
-If their dialect is off, its refusal names the switch. With HAMi off, device plugins offer nvidia.com/gpu. */}}
+{{/* Resources that kube-scheduler ignores, because the extender checks them, as JSON. Nodes report some, for
+autoscalers. If their dialect is off, its refusal names the switch. With HAMi off, device plugins offer
+nvidia.com/gpu. */}}
 {{- define "gpuslice.ignoredResources" -}}
 {{- $ignored := list -}}
 {{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}

@@ -129,10 +129,14 @@ def test_the_best_of_many_are_those_of_a_sort_whatever_the_order_of_the_names() 
     [
         ([], []),
         ([0.3], [10]),
-        ([0.3, 0.3], [10, 10]),
+        ([0.3, 0.3], [10, 9]),
         ([0.1, 0.2, 0.3], [0, 5, 10]),
-        ([0.9, 0.0, 0.899, 0.9], [10, 0, 9, 10]),
+        ([0.9, 0.0, 0.899, 0.9], [10, 0, 9, 9]),
     ],
 )
 def test_levels(scores: list[float], expected: list[int]) -> None:
     assert levels(np.array(scores, np.float64)).tolist() == expected
+
+
+def test_the_levels_of_equal_scores_are_equal_where_the_pods_preferences_decide() -> None:
+    assert levels([0.9, 0.0, 0.9], one_best=False).tolist() == [10, 0, 10]

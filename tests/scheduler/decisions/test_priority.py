@@ -17,7 +17,7 @@ import pytest
 
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
-from scheduler.core.reservations import Kind
+from scheduler.core.reservations import Kind, Nomination
 from scheduler.decisions.state import UNCONFIRMED_S, State
 from scheduler.kubernetes import requests, translate
 from tests.scheduler import calls
@@ -42,6 +42,8 @@ class World(Cluster):
         with the end of its claim."""
         self.chosen: dict[str, float] = {}
         """The same for pods whose GPU was chosen, until their next try or bind."""
+        self.lost: set[str] = set()
+        """Nominated pods without GPUs. One that gets some again displaces lower ones."""
         self.created = 0
         super().__init__(NODES, GPUS)
 
@@ -121,7 +123,12 @@ class World(Cluster):
                     self.kept.pop(uid_of(pod), None)
                 return  # kube-scheduler could not write the nomination
             self.nominate(pod, node)
-            self.kept[uid_of(pod)] = float("inf")
+            reservations = self.state.reservations
+            if not reservations._nominations.on[node].keys() - reservations._by_owner.keys():
+                # Otherwise one that had lost its place may have got it again before this pod.
+                self.kept[uid_of(pod)] = float("inf")
+            else:
+                self.kept.pop(uid_of(pod), None)
             self.evict(uids)
 
     def has_room(self, pod: Pod, node: str, lower: Collection[str]) -> bool:
@@ -143,11 +150,12 @@ class World(Cluster):
 
     def displace(self, priority: int) -> None:
         """A pod of this priority has got a place: those of lower priority may have lost theirs.
-        kube-scheduler withdraws their nominations."""
+        kube-scheduler withdraws some of their nominations. The others get GPUs as soon as they fit,
+        for example when that pod goes."""
         for uid in sorted(self.kept.keys() | self.chosen.keys()):
             if priority_of(self.pods[uid]) < priority:
                 self.chosen.pop(uid, None)
-                if self.kept.pop(uid, None):
+                if self.kept.pop(uid, None) and self.chance.random() < 0.5:
                     self.nominate(self.pods[uid], "")
 
     def protect(self) -> None:
@@ -196,7 +204,19 @@ class World(Cluster):
             assert _is_within_capacity(fleet, row, "used")
         assert (fleet.reserved_bytes >= 0).all() and (fleet.reserved_core >= 0).all()
         assert all(each.deadline_s > self.now_s for each in reservations._by_owner.values())
+        while again := self.lost & reservations._by_owner.keys():
+            self.lost -= again
+            self.displace(max(reservations._by_owner[uid].priority for uid in again))
+        self.lost = reservations._nominations.keys() - reservations._by_owner.keys()
         assert self.kept.keys() | self.chosen.keys() <= reservations._by_owner.keys()
+        for uid in self.lost:
+            assert not self.fits(reservations._nominations[uid]), f"{uid} has lost its place"
+
+    def fits(self, nomination: Nomination) -> bool:
+        """Return whether the pod would fit on its node beside all others, once pods have left."""
+        fleet, row = self.state.fleet, self.state.fleet.row_of(nomination.node)
+        with fleet.vacated(row, self.state.amounts(self.state.leaving(nomination.node))):
+            return isinstance(place(fleet, nomination.request, row), Placement)
 
 
 def _is_within_capacity(fleet: Fleet, row: int, *kinds: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
 import pytest
 
 from gpuslice.kube.errors import KubeError
@@ -108,6 +109,15 @@ def test_the_next_pod_is_placed_beside_one_that_is_not_bound_yet(ranks: bool) ->
     assert scene.used == (100, 100)
 
 
+def test_of_equal_nodes_only_the_reserved_one_has_the_highest_score() -> None:
+    """kube-scheduler picks any of those with the highest score."""
+    scene = Scene()
+    pod = calls.arguments(calls.pod("a", SMALL), BOTH)
+    scores = {each["Host"]: each["Score"] for each in orjson.loads(scene.verbs.prioritize(pod))}
+    assert (sorted(scores.values()), scene.reserved) == ([9, 10], (30, 0))
+    assert scores["n0"] == 10
+
+
 def test_the_node_of_the_best_score_is_reserved() -> None:
     scene = Scene()
     calls.hold(scene.state, "other", "n1", 0, 10)
@@ -141,6 +151,30 @@ def test_the_reservation_follows_the_node_that_kube_scheduler_nominates(scene: S
     assert [scene.named("b"), scene.named("c", ["n1"])] == [["n0"], []]
     scene.pass_time(Kind.RANKED.value)
     assert scene.named("c", ["n1"]) == ["n1"]
+
+
+@pytest.mark.parametrize("ends", ["deleted", "bound elsewhere", "tried elsewhere"])
+def test_a_nominated_pod_gets_its_gpu_again_when_one_of_higher_priority_leaves_it(
+    ends: str,
+) -> None:
+    scene = Scene()
+    scene.nominate("low", "n0")
+    assert scene.named("high", ["n0"], priority=2) == ["n0"]
+    if ends == "deleted":
+        scene.state.reservations.forget("high")
+    elif ends == "bound elsewhere":
+        assert scene.bind("high", "n1") == ""
+    else:
+        assert scene.named("high", ["n1"], priority=2) == ["n1"]
+    assert scene.reserved[0] == 100
+    assert scene.named("newcomer", ["n0"]) == []
+
+
+def test_a_bind_gives_the_reserved_gpu_to_no_waiting_nomination() -> None:
+    scene = Scene()
+    scene.nominate("low", "n0")
+    assert scene.named("high", ["n0"], priority=2) == ["n0"]
+    assert [scene.bind("high", "n0"), scene.used, scene.reserved] == ["", (100, 0), (0, 0)]
 
 
 def test_ten_minutes_begin_again_with_the_pods_next_try(scene: Scene) -> None:

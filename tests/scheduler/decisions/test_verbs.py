@@ -123,7 +123,7 @@ def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
     bind(state, calls.pod("other"), "n1")
     assert scored(Verbs(state), calls.pod(), names(3)) == {"n0": 0, "n1": 10, "n2": 0}
     spread = Verbs(state, {"gpuslice-scheduler": Policy.SPREAD})
-    assert scored(spread, calls.pod(), names(3)) == {"n0": 10, "n1": 0, "n2": 10}
+    assert scored(spread, calls.pod(), names(3)) == {"n0": 10, "n1": 0, "n2": 9}
     asks = calls.pod(annotations={words.ANNOTATION_POLICY: "binpack"})
     assert scored(spread, asks, names(3)) == {"n0": 0, "n1": 10, "n2": 0}
 
