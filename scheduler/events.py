@@ -2,15 +2,18 @@
 
 kube-scheduler itself writes Events for bound and refused pods. Of several replicas, only the
 process that may bind writes Events. The same Event is written at most once an hour, and a token
-bucket limits the total rate. A failed write is not repeated.
+bucket limits the total rate. An Event that it delays is written later: problems are reported again
+and again, and notices wait here. Those never written come first. A failed write is not repeated.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Final
 
 from gpuslice.contract import names
@@ -23,10 +26,16 @@ from scheduler.metrics import Metrics
 
 Regarding = tuple[str, str, str, str, str]
 """The API version, kind, namespace, name and UID of an object."""
+_About = tuple[str, Regarding, str]
+"""An Event's reason, object and text."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 AGAIN_S: Final = 3600.0
+_KEPT_S: Final = 24 * AGAIN_S
+"""For so long it is known when an Event was written."""
+NOTICES_MAX: Final = 1000
+"""So many notices wait at most. Older ones are dropped."""
 BURST: Final = 25
 PER_S: Final = 1 / 6
 """Ten Events per minute, after the initial burst."""
@@ -75,44 +84,48 @@ class Events:
         self._clock = clock
         self._identity = identity
         self._bucket = Bucket(clock())
-        self._written_at_s: dict[tuple[str, ...], float] = {}
+        self._written_at_s: dict[_About, float] = {}
+        self._notices: deque[_About] = deque(maxlen=NOTICES_MAX)
 
     async def problems(self, problems: Iterable[Problem]) -> None:
         """Write an Event for each problem. problems: all current ones."""
-        for each in problems:
-            if each.about:
-                namespace, _, name = each.about.partition("/")
-                await self._write(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
-            else:
-                # kubectl finds the Events of a node by its name, which must be in the field uid.
-                await self._write(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
+        await self._write_due(map(_about_problem, problems))
 
     async def notices(self, pods: Iterable[Pending]) -> None:
-        """Write the notices of accepted requests, for the pods' authors."""
+        """Write the notices of accepted requests, for the pods' authors, and those that wait."""
         for pod in pods:
-            for text in pod.notices:
-                about = ("v1", "Pod", pod.namespace, pod.name, pod.uid)
-                await self._write(POD_NOTICE, about, text)
+            about = ("v1", "Pod", pod.namespace, pod.name, pod.uid)
+            self._notices.extend((POD_NOTICE, about, text) for text in pod.notices)
+        waiting = list(self._notices)
+        self._notices.clear()
+        self._notices.extend(await self._write_due(waiting))
 
     async def second_installation(self, status: str) -> None:
         """Report that this pod's kube-scheduler works while that of another pod holds the Lease."""
         name = names.LEASE_KUBE_SCHEDULER
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, name, "")
-        await self._write(SECOND_INSTALLATION, lease, status)
+        await self._write_due([(SECOND_INSTALLATION, lease, status)])
+
+    async def _write_due(self, events: Iterable[_About]) -> Sequence[_About]:
+        """Write the Events that are due. Return those that the token bucket delays."""
+        now_s, written_at_s = self._clock(), self._written_at_s
+        for each in [each for each, at_s in written_at_s.items() if now_s - at_s >= _KEPT_S]:
+            del written_at_s[each]
+        due = [
+            each
+            for each in dict.fromkeys(events)
+            if now_s - written_at_s.get(each, -inf) >= AGAIN_S
+        ]
+        due.sort(key=lambda each: written_at_s.get(each, -inf))
+        for done, each in enumerate(due):
+            if not self._bucket.take(self._clock()):
+                self._metrics.events.labels("dropped").inc(len(due) - done)
+                return due[done:]
+            await self._write(*each)
+        return []
 
     async def _write(self, reason: str, regarding: Regarding, text: str) -> None:
-        now_s = self._clock()
-        about = (reason, *regarding, text)
-        self._written_at_s = {
-            each: at_s for each, at_s in self._written_at_s.items() if now_s - at_s < AGAIN_S
-        }
-        if about in self._written_at_s:
-            return
-        if not self._bucket.take(now_s):
-            # The Event is not recorded as written, so a later report tries it again.
-            self._metrics.events.labels("dropped").inc()
-            return
-        self._written_at_s[about] = now_s
+        self._written_at_s[reason, regarding, text] = self._clock()
         body = event(reason, regarding, text, self._identity, datetime.now(UTC))
         namespace = body["metadata"]["namespace"]
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
@@ -123,6 +136,14 @@ class Events:
             _LOG.warning(Line("event not written", reason=reason, about=regarding[3], error=error))
         else:
             self._metrics.events.labels("written").inc()
+
+
+def _about_problem(problem: Problem) -> _About:
+    if problem.about:
+        namespace, _, name = problem.about.partition("/")
+        return POD_PROBLEM, ("v1", "Pod", namespace, name, problem.uid), problem.text
+    # kubectl finds the Events of a node by its name, which must be in the field uid.
+    return NODE_PROBLEM, ("v1", "Node", "", problem.node, problem.node), problem.text
 
 
 def event(reason: str, regarding: Regarding, text: str, identity: str, now: datetime) -> Json:

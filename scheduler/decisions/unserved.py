@@ -2,8 +2,9 @@
 
 A scheduler that serves a pod binds it or sets its condition PodScheduled. The API server sets this
 condition only for scheduling gates. The condition stays if the scheduler is gone, for example after
-gpuslice's dialect was turned off. So for the names of the dialects it counts only while a scheduler
-of that name is alive: a pod of it exists, or this process saw it try a pod or bind one.
+gpuslice's dialect was turned off. Some schedulers set none while a group of pods waits. So for the
+names of the dialects it counts whether a scheduler of that name is alive: a pod of it exists, or
+this process saw it try a pod or bind one, and saw no pod of it end since.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ class Unserved:
     def remove(self, uid: str) -> None:
         self._found.pop(uid, None)
         if other := self._others.pop(uid, ""):
-            until_s = self._clock() + AFTER_S
-            self._alive_until_s[other] = max(until_s, self._alive_until_s.get(other, until_s))
+            self._alive_until_s[other] = self._clock() + AFTER_S
 
     def problems(self) -> Sequence[Problem]:
         """Return a problem for each pod that no scheduler has served for AFTER_S."""
@@ -80,7 +80,7 @@ class Unserved:
         return [
             each.problem
             for each in self._found.values()
-            if now_s - each.since_s >= AFTER_S and not (each.was_tried and each.scheduler in alive)
+            if now_s - each.since_s >= AFTER_S and each.scheduler not in alive
         ]
 
     def _text(self, scheduler: str) -> str:

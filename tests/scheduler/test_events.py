@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuslice.kube.errors import KubeError
-from scheduler.events import AGAIN_S, Events, event
+from scheduler.events import AGAIN_S, BURST, PER_S, Events, event
 from scheduler.kubernetes.facts import Problem
 from scheduler.kubernetes.requests import pending
 from scheduler.metrics import Metrics
@@ -26,7 +26,12 @@ class Scene:
         self.refuses = False
         self.written: list[tuple[str, Any]] = []
         self.metrics = Metrics()
-        self.events = Events(self.post, self.metrics, lambda: self.now_s, "me")
+        self.clock_reads = 0
+        self.events = Events(self.post, self.metrics, self.clock, "me")
+
+    def clock(self) -> float:
+        self.clock_reads += 1
+        return self.now_s
 
     async def post(self, path: str, body: Any, *, timeout_s: float = 0) -> Any:
         if self.refuses:
@@ -98,3 +103,32 @@ def test_a_tenants_text_is_cut_and_printable() -> None:
         made = event("R", regarding, text, "m" * 253, datetime.now(UTC))
         assert (len(made["note"]), len(made["reportingInstance"])) == (1024, 128)
         assert made["note"].startswith("\\x1b[31m\\u202e") and made["note"].endswith(cut)
+
+
+def test_of_many_problems_those_never_reported_come_first(scene: Scene) -> None:
+    problems = [Problem(f"n{number}", "", "a GPU is gone") for number in range(BURST + 5)]
+    assert scene.report(*problems) == BURST
+    scene.now_s += AGAIN_S
+    scene.report(*problems)
+    fields = [body["regarding"]["name"] for _, body in scene.written]
+    assert set(fields[: BURST + 5]) == {each.node for each in problems}
+
+
+def test_the_notices_of_many_pods_at_once_are_all_written(scene: Scene) -> None:
+    pods = [pending({"metadata": {"uid": f"u-{number}"}}) for number in range(BURST + 5)]
+    noticed = [replace(each, notices=["mps: no"]) for each in pods]
+    asyncio.run(scene.events.notices(noticed))
+    assert len(scene.written) == BURST
+    for _ in range(2):
+        scene.now_s += 5 / PER_S
+        asyncio.run(scene.events.notices([]))
+    written = [body["regarding"]["uid"] for _, body in scene.written]
+    assert sorted(written) == sorted(each.uid for each in noticed)
+
+
+def test_an_empty_bucket_ends_the_work_on_thousands_of_problems(scene: Scene) -> None:
+    problems = [Problem(f"n{number}", "", "a GPU is gone") for number in range(5_000)]
+    scene.report(*problems)
+    scene.clock_reads = 0
+    assert scene.report(*problems) == 0
+    assert scene.clock_reads <= 2
