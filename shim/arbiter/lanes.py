@@ -207,8 +207,9 @@ class Lanes:
         """Open, limit or close the containers' lanes."""
         turn = holder is not None and not holder.has_lane
         exclusive = measuring or (holder is not None and holder.share.policy is Policy.TURNS)
+        of_lag = holder is not None and holder.has_lane
         for member in working:
-            gives_way = holder is not None and holder.has_lane and member.lag_ns <= 0
+            gives_way = of_lag and member.lag_ns <= 0
             closed = exclusive or gives_way or (turn and member.slow_since_ns)
             if not member.has_lane or (closed and member is not holder):
                 member.lane = (0, 0, 0)

@@ -269,6 +269,7 @@ class Member:
             self.utilization.begin(self.done_ns, self.active_ns)
 
     def paused_ns(self, now_ns: int) -> int:
+        """Return for how long the container has had no work, at most IDLE_NS."""
         return min(max(now_ns - max(self.seen.launched_ns, self.seen.busy_until_ns), 0), IDLE_NS)
 
     def end_sample(self, now_ns: int, paused_ns: int = 0) -> None:
@@ -305,16 +306,16 @@ def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
     The others get equal parts of the rest, at least 5 percent each. If the sum exceeds a cycle, all
     parts are scaled down. Containers in the background divide what is left."""
     behind = [key for key, share in shares.items() if share.background]
-    uncapped = sum(not share.capped and not share.background for share in shares.values())
-    capped = [each for each in shares.values() if each.capped and not each.background]
-    rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in capped)
+    sharing = {key: share for key, share in shares.items() if not share.background}
+    uncapped = sum(not share.capped for share in sharing.values())
+    rest = WHOLE_PPM - sum(each.core_percent * 10_000 for each in sharing.values() if each.capped)
     each_ppm = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
     parts = {
-        key: 0 if share.background else share.core_percent * 10_000 if share.capped else each_ppm
-        for key, share in shares.items()
+        key: share.core_percent * 10_000 if share.capped else each_ppm
+        for key, share in sharing.items()
     }
     total = sum(parts.values())
     if total > WHOLE_PPM:
         parts = {key: part * WHOLE_PPM // total for key, part in parts.items()}
     left_ppm = WHOLE_PPM - sum(parts.values())
-    return parts | dict.fromkeys(behind, left_ppm // len(behind) if behind else 0)
+    return parts | dict.fromkeys(behind, left_ppm // max(len(behind), 1))

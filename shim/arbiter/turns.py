@@ -238,12 +238,13 @@ class Turns:
         saturated = any(not member.has_lane for member in working)
         if len(working) < 2 and not any(member.forced for member in working):
             return []
+        # Only then does it matter how much those with a lane use.
+        limits = saturated or self.lanes.limited or bool(self._background)
         measured, lagging = [], []
         for member in working:
             usage = member.utilization
             if member is besides or not member.share.laned:
                 continue
-            limits = saturated or self.lanes.limited or self._background
             useful = limits and not member.forced
             doubted = self.lanes.lags_much(member) if member.has_lane else member.doubted
             old = now_ns > (usage.doubted_ns if doubted else usage.again_ns)
