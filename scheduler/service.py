@@ -178,8 +178,8 @@ class _Service:
     async def _report(self) -> None:
         """Write Events, in the process that may bind or in that of a second installation."""
         if self._leadership.may_write():
-            await self._events.notices(self._binder.take_notices())
             await self._events.problems((*self._state.problems(), *self._unserved.problems()))
+            await self._events.notices(self._binder.take_notices())
         elif self._leadership.second_installation:
             status = self._leadership.status
             _LOG.warning(Line("second installation", status=status))
