@@ -26,7 +26,7 @@ from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import PodState, Verdict, pod_state, verdict
 from scheduler.kubernetes.requests import Pending
-from scheduler.leadership import POST_S, LeaseGuard
+from scheduler.leadership import POST_S, Leadership
 
 WORK_S: Final = 8.0
 """A bind starts no new operation after this time, so its answer comes at most POST_S later.
@@ -77,7 +77,7 @@ class Binder:
         self,
         state: State,
         kube: Client,
-        guard: LeaseGuard,
+        guard: Leadership,
         verbs: Verbs,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -119,7 +119,7 @@ class Binder:
     async def check_overdue(self) -> None:
         """Read the pods whose Bindings were sent long ago and not observed: the pod may be gone, or
         the Binding was not applied. Call this every few seconds."""
-        for uid in [uid for uid in self._sent if self._state.assumed(uid) is None]:
+        for uid in [uid for uid in self._sent if self._state.assumed.get(uid) is None]:
             if uid not in self._jobs:
                 del self._sent[uid]
         for uid in self._state.overdue(self._clock()):
@@ -172,7 +172,7 @@ class Binder:
             if not await self._post_begins(until_s):
                 return self._unconfirmed(uid, "the API server took too long to answer")
             try:
-                assumed = self._state.assumed(uid)
+                assumed = self._state.assumed.get(uid)
                 if choice.placement is not None and (
                     assumed is None or assumed.placement != choice.placement
                 ):
@@ -214,7 +214,7 @@ class Binder:
         if isinstance(pod, Answer):
             return pod
         self._apply(arguments, pod)
-        assumed = self._state.assumed(arguments.uid)
+        assumed = self._state.assumed.get(arguments.uid)
         if assumed is not None and arguments.uid in self._sent:
             self._assume(arguments, assumed.placement, assumed.annotations)
         return BOUND
@@ -228,7 +228,7 @@ class Binder:
         policy = self._verbs.policy(pending)
         choice = choose(self._state, pending, arguments.node, policy, self._wall_ns())
         if isinstance(choice, Choice) and choice.placement and choice.annotations:
-            if pending.notices and self._state.assumed(arguments.uid) is None:
+            if pending.notices and self._state.assumed.get(arguments.uid) is None:
                 self._noticed[arguments.uid] = pending
             self._assume(arguments, choice.placement, choice.annotations)
         return choice
@@ -295,7 +295,7 @@ class Binder:
         """Remove the pod's Binding from `_sent` if the API server can no longer apply it. Return
         None if the pod can be bound, else the answer."""
         uid = arguments.uid
-        assumed, sent = self._state.assumed(uid), self._sent.get(uid)
+        assumed, sent = self._state.assumed.get(uid), self._sent.get(uid)
         if pod.gone or (pod.deleting and not pod.node):
             self._sent.pop(uid, None)
             return Answer("the pod is gone" if pod.gone else "the pod is being deleted")
@@ -323,6 +323,6 @@ class Binder:
         """Return the answer for a bind that stops before its outcome is known."""
         if uid not in self._sent:
             return Answer(why)
-        assumed = self._state.assumed(uid)
+        assumed = self._state.assumed.get(uid)
         node = "" if assumed is None else f" to {assumed.placement.node}"
         return Answer(f"binding{node} not confirmed: {why}; kube-scheduler retries")

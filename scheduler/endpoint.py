@@ -214,5 +214,5 @@ def measure(state: State, metrics: Metrics) -> None:
     metrics.memory_bytes.labels("free").set(free.sum())
     metrics.core_ratio.set(fleet.used_core[rows].sum() / max(1, WHOLE_PERCENT * gpus))
     metrics.largest_free.set(free.max(initial=0))
-    metrics.assumed.set(state.assumed_count)
+    metrics.assumed.set(len(state.assumed))
     metrics.problems.set(len(state.problems()))

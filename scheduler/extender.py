@@ -20,7 +20,7 @@ from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs, error
 from scheduler.kubernetes import arguments
 from scheduler.kubernetes.arguments import ArgumentsError
-from scheduler.leadership import LeaseGuard
+from scheduler.leadership import Leadership
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Extender:
         self,
         verbs: Verbs,
         binder: Binder,
-        guard: LeaseGuard,
+        guard: Leadership,
         is_synced: Callable[[], bool],
         metrics: Metrics,
     ) -> None:

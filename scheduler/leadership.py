@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
@@ -42,32 +42,12 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class LeaseGuard(Protocol):
-    """The right to bind, which one process has at a time, for a limited time. The caller must not
-    await anything between `may_write` and the POST, whose timeout is POST_S."""
-
-    def record_call(self) -> bool:
-        """Record a verb. Return True if this process may write now; otherwise call `admit`."""
-
-    async def admit(self) -> str:
-        """Record a verb, and wait briefly if this process is about to get the right. Return "" if
-        this process may write, else the error for the verb."""
-
-    def may_write(self) -> bool:
-        """Return whether a POST may be sent now."""
-
-    def refusal(self) -> str:
-        """Return why this process may not write and which process may, or "" if this one may."""
-
-    @property
-    def writer(self) -> str:
-        """The Lease's holder, as value of the annotation ANNOTATION_WRITER of each Binding. The API
-        server refuses a Binding whose writer no longer holds the Lease."""
-
-
 class Leadership:
-    """A LeaseGuard. `run` must be running. hostname: of this pod. wall: seconds since the epoch, by
-    the same clock as the times in kube-scheduler's Lease."""
+    """The right to bind, which one process has at a time, for a limited time. `run` must be running.
+    The caller must not await anything between `may_write` and the POST, whose timeout is POST_S.
+
+    hostname: of this pod. wall: seconds since the epoch, by the same clock as the times in
+    kube-scheduler's Lease."""
 
     def __init__(
         self,
@@ -87,7 +67,8 @@ class Leadership:
         self._ready_s = math.inf
         """The time at which a new term of this pod may list the objects; inf without a term."""
         self.writer = ""
-        """The holder during a term of this pod, once all objects were listed; else ""."""
+        """The holder during a term of this pod, once all objects were listed; else "". It is the
+        ANNOTATION_WRITER of each Binding, which the API server refuses after the term."""
         self._changed, self._open = asyncio.Event(), asyncio.Event()
         self._called_s = self._refused_since_s = -math.inf
 
@@ -132,9 +113,10 @@ class Leadership:
                 self._open.set()
                 _LOG.info(Line("leadership began", holder=self.writer))
 
-    # --- LeaseGuard
+    # --- the right to bind
 
     def record_call(self) -> bool:
+        """Record a verb. Return True if this process may write now; otherwise call `admit`."""
         now_s, may_write = self._clock(), self.may_write()
         if not self._is_others(now_s) or now_s - self._called_s > _CALLS_S:
             self._refused_since_s = now_s
@@ -142,6 +124,8 @@ class Leadership:
         return may_write
 
     async def admit(self) -> str:
+        """Record a verb, and wait briefly if this process is about to get the right. Return "" if
+        this process may write, else the error for the verb."""
         if not self.record_call() and not self._is_others(self._clock()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TIMEOUT_S):
@@ -149,9 +133,11 @@ class Leadership:
         return self.refusal()
 
     def may_write(self) -> bool:
+        """Return whether a POST may be sent now."""
         return bool(self.writer) and self._clock() < self._valid_until_s and not self.leaving
 
     def refusal(self) -> str:
+        """Return why this process may not write and which process may, or "" if this one may."""
         return "" if self.may_write() else f"gpuslice does not bind here: {self.status}"
 
     # --- reporting

@@ -19,13 +19,12 @@ from bench.scheduling import fleets
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
 from scheduler.extender import Extender
+from scheduler.leadership import Leadership
 from scheduler.metrics import Metrics
 
 
 class _AcceptingClient:
-    """Replaces the API server and the LeaseGuard, and accepts every write at once."""
-
-    writer = "bench"
+    """Replaces the API server, and accepts every write at once."""
 
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
         raise AssertionError(f"unexpected request for {path}")
@@ -35,24 +34,22 @@ class _AcceptingClient:
     ) -> Mapping[str, Any]:
         return {}
 
+
+class _Holder(Leadership):
+    """Has the right to bind from the start."""
+
     def record_call(self) -> bool:
         return True
-
-    async def admit(self) -> str:
-        return ""
 
     def may_write(self) -> bool:
         return True
 
-    def refusal(self) -> str:
-        return ""
-
 
 async def main(size: fleets.Size) -> None:
-    state, yes = fleets.filled(size), _AcceptingClient()
+    state, holder = fleets.filled(size), _Holder("bench")
     verbs = Verbs(state)
-    binder = Binder(state, yes, yes, verbs)
-    extender = Extender(verbs, binder, yes, lambda: True, Metrics())
+    binder = Binder(state, _AcceptingClient(), holder, verbs)
+    extender = Extender(verbs, binder, holder, lambda: True, Metrics())
     serving = await extender.serve("127.0.0.1", 0)
     sys.stdout.write(f"{serving.addresses[0][1]}\n")
     sys.stdout.flush()

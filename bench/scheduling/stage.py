@@ -20,6 +20,7 @@ from typing import Any, Final
 from bench.scheduling import fleets, say
 from gpuslice.contract import names
 from gpuslice.kube.client import METADATA_ONLY, Kube
+from gpuslice.kube.errors import KubeError
 from lab.cluster import manifests
 from lab.cluster.api import TIMEOUT_S, each
 from lab.cluster.controlplane import ControlPlane
@@ -58,6 +59,18 @@ async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:
         await kube.post(path, body, timeout_s=TIMEOUT_S)
 
     await each(bodies, post)
+
+
+async def delete_all(kube: Kube, path: str) -> None:
+    """Delete all pods at the path. The API server deletes one after another and ends a request
+    after its timeout, which 3,000 pods can exceed, so the request is repeated."""
+    for tries_left in reversed(range(10)):
+        try:
+            await kube.delete(path, {"gracePeriodSeconds": 0}, timeout_s=TIMEOUT_S)
+            return
+        except KubeError as error:
+            if not tries_left or error.status not in (0, 504):
+                raise
 
 
 async def build(kube: Kube, nodes: Sequence[Node]) -> None:

@@ -148,7 +148,7 @@ class Throughput:
         runs.pods_per_s.setdefault(kind, []).append(rate)
         runs.bound[kind] += count
         say(f"{kind}: {count} pods, {rate:.0f} a second")
-        await self._kube.delete(path, {"gracePeriodSeconds": 0})
+        await stage.delete_all(self._kube, path)
 
     async def _warm_up(self, namespace: str) -> None:
         """Create a few pods, and wait until kube-scheduler has bound them."""

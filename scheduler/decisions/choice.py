@@ -54,7 +54,7 @@ def choose(
         return Answer(pending.refusal)
     if pending.request is None:
         return Choice()
-    assumed = state.assumed(uid)
+    assumed = state.assumed.get(uid)
     if not pending.version or (assumed is not None and assumed.placement.node != node):
         return Undetermined()
     if assumed is not None:

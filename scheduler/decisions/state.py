@@ -73,7 +73,8 @@ class State:
         self.allocations: dict[str, Sequence[GpuAmount]] = {}
         """What each bound or assumed pod holds of existing GPUs."""
         self._vanished: dict[str, str] = {}
-        self._assumed: dict[str, Assumed] = {}
+        self.assumed: dict[str, Assumed] = {}
+        """The placements of assumed pods. A repeated bind sends the same Binding."""
         self._terminating: set[str] = set()
         self._now_s = 0.0
         """The time of the last `tick`."""
@@ -145,7 +146,7 @@ class State:
                 self.fleet.take(row, taken, -1)
         self.fleet.note_freed(row)
         self._vanished.pop(uid, None)
-        self._assumed.pop(uid, None)
+        self.assumed.pop(uid, None)
         self._terminating.discard(uid)
         there = self._on_node[facts.node]
         del there[uid]
@@ -164,14 +165,14 @@ class State:
 
     def forget(self, uid: str) -> None:
         """End the assumption after a failed binding, unless the pod was observed as bound."""
-        if uid in self._assumed:
+        if uid in self.assumed:
             self.remove_pod(uid)
             self.reservations.restore(uid)
 
     def overdue(self, now_s: float) -> Sequence[str]:
         """Return the UIDs of assumed pods whose deadline has passed. Read these pods from the API
         server. They keep their GPUs, because the binding may have succeeded."""
-        return [uid for uid, each in self._assumed.items() if each.deadline_s <= now_s]
+        return [uid for uid, each in self.assumed.items() if each.deadline_s <= now_s]
 
     def place(
         self, pending: Pending, request: Request, node: str, policy: Policy
@@ -201,10 +202,6 @@ class State:
         facts = self._pods.get(uid)
         return None if facts is None else facts.node
 
-    def assumed(self, uid: str) -> Assumed | None:
-        """Return what is assumed for the pod, or None. A repeated bind sends the same Binding."""
-        return self._assumed.get(uid)
-
     def facts_of(self, uid: str) -> PodFacts | None:
         """Return the facts of a bound or assumed pod, else None."""
         return self._pods.get(uid)
@@ -230,26 +227,21 @@ class State:
 
     def is_bound(self, uid: str) -> bool:
         """Return whether the pod was observed as bound and has not finished."""
-        return uid in self._pods and uid not in self._assumed
+        return uid in self._pods and uid not in self.assumed
 
     def keep_pods(self, uids: Iterable[str]) -> None:
         """Remove the pods that a new list lacks. Assumed pods stay, because they may be newer than
         the list. uids: those in the list."""
-        for uid in self._pods.keys() - self._assumed.keys() - set(uids):
+        for uid in self._pods.keys() - self.assumed.keys() - set(uids):
             self.remove_pod(uid)
 
     # --- reporting
-
-    @property
-    def assumed_count(self) -> int:
-        """The number of pods whose binding was not observed yet."""
-        return len(self._assumed)
 
     def holders(self, node: str) -> Sequence[Holder]:
         """Return what each pod holds of each of the node's GPUs, ordered by the pods' names."""
         gpus, pods = self.fleet.gpus[self.fleet.row_of(node)], self._pods
         holders = [
-            Holder(uid, pods[uid].key, gpus[each.slot].uuid, each, uid in self._assumed)
+            Holder(uid, pods[uid].key, gpus[each.slot].uuid, each, uid in self.assumed)
             for uid in self._on_node.get(node, ())
             for each in self.allocations.get(uid, ())
         ]
@@ -290,14 +282,14 @@ class State:
         if had is not None and had.node == facts.node and had.held == facts.held:
             # The pod holds the same as before. It may be bound now, or have begun to terminate.
             self._pods[uid] = facts
-            self._assumed.pop(uid, None)
+            self.assumed.pop(uid, None)
         else:
             self.remove_pod(uid)
             self._pods[uid] = facts
             self._on_node.setdefault(facts.node, {})[uid] = None
             self._take(facts, assumed)
         if assumed is not None:
-            self._assumed[uid] = assumed
+            self.assumed[uid] = assumed
         if facts.terminating and uid not in self._terminating:
             with self.reservations.changing(facts.node):
                 self._terminating.add(uid)

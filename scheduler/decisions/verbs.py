@@ -173,7 +173,7 @@ class Verbs:
         """Return whether GPUs are held for the pod on one of these nodes, because its Binding was
         sent and may have been applied. The Binding is then sent to the same node again: on another
         node, the pod would hold capacity twice."""
-        assumed, fleet = self._state.assumed(uid), self._state.fleet
+        assumed, fleet = self._state.assumed.get(uid), self._state.fleet
         if assumed is None or assumed.placement.node not in names:
             return False
         return not fleet.blocked_by[fleet.row_of(assumed.placement.node)]

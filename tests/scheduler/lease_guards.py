@@ -1,11 +1,13 @@
-"""A LeaseGuard that the test opens and closes."""
+"""A Leadership that the test begins and ends."""
 
 from __future__ import annotations
 
 import asyncio
 
+from scheduler.leadership import Leadership
 
-class ManualLeaseGuard:
+
+class ManualLeaseGuard(Leadership):
     """The guard closes after `open_for` checks, if this is not None. If `resumed` is not None,
     `admit` waits for this event."""
 
@@ -13,6 +15,10 @@ class ManualLeaseGuard:
     open_for: int | None = None
     resumed: asyncio.Event | None = None
     admitted = checked = 0
+
+    def __init__(self) -> None:
+        super().__init__("pod-1")
+        self.writer = "pod-1_3"
 
     def record_call(self) -> bool:
         self.admitted += self.is_open
@@ -33,7 +39,3 @@ class ManualLeaseGuard:
 
     def refusal(self) -> str:
         return "" if self.is_open else "another replica holds the Lease: pod-7"
-
-    @property
-    def writer(self) -> str:
-        return "pod-1_3"
