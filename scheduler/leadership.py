@@ -43,11 +43,11 @@ def boot_clock() -> float:
 
 
 class Leadership:
-    """The right to bind, which one process has at a time, for a limited time. `run` must be running.
-    The caller must not await anything between `may_write` and the POST, whose timeout is POST_S.
+    """The right to bind, which one process has at a time. It ends unless it is renewed. The caller
+    must not await anything between `may_write` and the POST, whose timeout is POST_S.
 
-    hostname: of this pod. wall: seconds since the epoch, by the same clock as the times in
-    kube-scheduler's Lease."""
+    `run` must be running. hostname: of this pod. wall: seconds since the epoch, by the same clock
+    as the times in kube-scheduler's Lease."""
 
     def __init__(
         self,
