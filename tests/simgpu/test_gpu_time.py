@@ -77,6 +77,12 @@ def test_gpu_time(driver_host: Host, name: str) -> None:
     driver_host.program("gpu_time", name)
 
 
+@measured
+def test_events_of_an_idle_stream_beside_another_process(driver_host: Host) -> None:
+    with loads(driver_host, (MS, 60)):
+        driver_host.program("gpu_time", "an_event_waits_for_its_contexts_time_slice")
+
+
 @pytest.mark.parametrize("other_ns", [MS, 10_000], ids=["alike", "shorter"])
 @measured
 def test_two_processes_have_half_of_the_gpu_each(driver_host: Host, other_ns: int) -> None:

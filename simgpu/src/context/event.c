@@ -93,6 +93,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 {
 	struct stream *stream;
 	struct event *event;
+	struct mark room;
 	uint64_t now;
 
 	TRY(enter(handle, &event));
@@ -104,6 +105,10 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 	if (stream->capture)
 		return driver_leave(CUDA_SUCCESS);
 	event->mark = stream_ready(stream);
+	/* A GPU reaches an event of an idle stream in a time slice of the event's context. */
+	if (!event->mark.count && !(event->flags & CU_EVENT_DISABLE_TIMING) &&
+	    stream_occupy(stream, 0, &room) == CUDA_SUCCESS)
+		event->mark = stream_ready(stream);
 	now = now_ns();
 	if (event->mark.not_before_ns < now)
 		event->mark.not_before_ns = now;

@@ -63,6 +63,22 @@ def events_have_exact_instants() -> None:
     assert abs(elapsed_ms(events[0], events[3]) - 60) < 0.001
 
 
+def an_event_waits_for_its_contexts_time_slice() -> None:
+    """Another process keeps the GPU busy. An event of an idle stream has no earlier instant than
+    the time slice in which the kernel behind it runs."""
+    begin()
+    function, stream = kernel(), ok(driver.cuStreamCreate(1))
+    first, last = ok(driver.cuEventCreate(0)), ok(driver.cuEventCreate(0))
+    exact = 0
+    for _ in range(50):
+        ok(driver.cuEventRecord(first, stream))
+        busy(function, MS // 10, stream)
+        ok(driver.cuEventRecord(last, stream))
+        ok(driver.cuEventSynchronize(last))
+        exact += abs(elapsed_ms(first, last) - 0.1) < 0.001
+    assert exact >= 25, exact
+
+
 def streams_run_at_the_same_time() -> None:
     """Work of 8 streams ends together. Streams beyond share queues."""
     begin()
