@@ -86,12 +86,13 @@ class Simulation:
 
     def capped(self, name: str, load: Load) -> None:
         """Measure a single container with the policy `capped`. The share of a program that waits
-        for each launch is of the GPU's time, not of the program's progress."""
+        for each launch is of the GPU's time, of which it may use less than its cap alone."""
         got = self.host.run([replace(load, policy=Policy.CAPPED)], self.seconds)[0]
-        whole = 100 if load.options == _AWAITED.options else self.host.alone(load).share
-        share = got.share / whole * 100
-        missed = self.most("simulated_capped_error_most_points", abs(share - load.percent))
-        about = "MISSED" if missed else ""
+        alone, is_awaited = self.host.alone(load).share, load.options == _AWAITED.options
+        share = got.share if is_awaited else got.share / alone * 100
+        wanted = min(load.percent, alone) if is_awaited else load.percent
+        missed = self.most("simulated_capped_error_most_points", abs(share - wanted))
+        about = f"alone {alone:.1f}{'; MISSED' if missed else ''}"
         self.result.row(f"simulated, capped: {name}", str(load.percent), f"{share:.2f}", about)
 
     def shares(
