@@ -101,7 +101,13 @@ class _Agent:
         if self._endpoint:
             self._endpoint.start()
         self._measuring = Measuring(
-            settings.run_dir, ledger.holds, inventory.nvml, parts.metrics, parts.notices
+            settings.run_dir,
+            ledger.holds,
+            inventory.nvml,
+            parts.metrics,
+            parts.notices,
+            gpus=lambda: inventory.seen,
+            whole=lambda: self._service.node.modes.held,
         )
         self._observer = Observer(parts.metrics, parts.readiness, self._service.granted)
         self._lock = Lock(settings.run_dir, identity)

@@ -6,6 +6,7 @@ metric. A test compares that list with this module.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -36,6 +37,7 @@ class Metrics:
         self._add_requests()
         self._add_containers()
         self._add_gpus()
+        self._add_memory()
         self._add_compute()
         self._add_services()
 
@@ -100,6 +102,8 @@ class Metrics:
             "Containers without a share that have GPUs from nvidia_runtime or an nri_plugin.",
             "source",
         )
+        for source in ("nvidia_runtime", "nri_plugin"):
+            self.unlimited.labels(source)  # `increase` misses an event that creates its series
 
     def _add_gpus(self) -> None:
         self.library = self._gauge(
@@ -113,6 +117,24 @@ class Metrics:
         self.whole_refused = self._counter(
             "gpuslice_whole_gpu_refusals_total", "Allocations of whole GPUs that the agent refused."
         )
+        self.memory_total = self._gauge(
+            "gpuslice_gpu_memory_total_bytes", "Memory of the GPU, by NVML.", "uuid"
+        )
+        self.memory_granted = self._gauge(
+            "gpuslice_gpu_memory_granted_bytes",
+            "Memory of the GPU that containers hold as shares.",
+            "uuid",
+        )
+        self.memory_used = self._gauge(
+            "gpuslice_gpu_memory_used_bytes",
+            "Memory of the GPU that containers with a share use.",
+            "uuid",
+        )
+        self.unhandled = self._gauge(
+            "gpuslice_gpu_unhandled_containers",
+            "Containers that use the shared GPU: no_share, or whose memory is not_measured.",
+            *("uuid", "reason"),
+        )
         self.overhead = self._gauge(
             "gpuslice_overhead_bytes",
             "Memory that the driver holds for containers beyond their charge.",
@@ -125,6 +147,33 @@ class Metrics:
         self.not_measured = self._gauge(
             "gpuslice_containers_not_measured",
             "Containers for which NVML had no figure at the last sample.",
+        )
+
+    def _add_memory(self) -> None:
+        self.container_used = self._gauge(
+            "gpuslice_container_gpu_memory_used_bytes",
+            "GPU memory of the container: its charge, and the driver's overhead.",
+            *_CONTAINER,
+        )
+        self.container_limit = self._gauge(
+            "gpuslice_container_gpu_memory_limit_bytes",
+            "The container's limit of GPU memory.",
+            *_CONTAINER,
+        )
+        self.container_overhead = self._gauge(
+            "gpuslice_container_gpu_memory_overhead_bytes",
+            "Measured memory that the driver holds for the container beyond its charge.",
+            *_CONTAINER,
+        )
+        self.refused_allocations = self._counter(
+            "gpuslice_container_gpu_refused_allocations_total",
+            "Allocations that were refused at the container's limit.",
+            *_CONTAINER,
+        )
+        self.limit_violations = self._counter(
+            "gpuslice_container_gpu_limit_violations_total",
+            "Times that the container's memory, by NVML, rose above its limit.",
+            *_CONTAINER,
         )
 
     def _add_compute(self) -> None:
@@ -192,3 +241,35 @@ class Metrics:
     def render(self) -> bytes:
         """Return all metrics in Prometheus' text format. Called from the endpoint's thread."""
         return generate_latest(self.registry)
+
+
+class Series:
+    """A metric with one series per set of labels. An update removes the series that it does not
+    contain, for example those of ended containers. A gauge is set, a counter is increased."""
+
+    def __init__(self, metric: Counter | Gauge) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], Callable[[float], None]] = {}
+        self._counts = isinstance(metric, Counter)
+        self._values: Mapping[tuple[str, ...], float] = {}
+
+    def update(self, values: Mapping[tuple[str, ...], float]) -> None:
+        """The caller must not change `values` afterwards."""
+        for labels in self._children.keys() - values.keys():
+            self._metric.remove(*labels)
+            del self._children[labels]
+        last, counts = self._values, self._counts
+        for labels, value in values.items():
+            if labels not in self._children:
+                child = self._metric.labels(*labels)
+                self._children[labels] = child.inc if isinstance(child, Counter) else child.set
+            elif value == (0 if counts else last[labels]):
+                continue  # unchanged, as most are
+            self._children[labels](value)
+        self._values = values
+
+
+def container_labels(container_key: str, uuid: str) -> tuple[str, ...]:
+    """Return the values of the labels _CONTAINER. container_key: as in the ledger's Hold."""
+    namespace, pod, *container = container_key.split("/")
+    return namespace, pod, *(container or [""]), uuid

@@ -8,6 +8,7 @@ process at a time may write a grant.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +34,17 @@ class Use:
     policy: Policy = Policy.FAIR
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A container's memory of one GPU. used_bytes: the charge without floats, at most the limit,
+    and the overhead. refused_count: as the region has it; the tenant can write any value."""
+
+    used_bytes: int
+    limit_bytes: int
+    overhead_bytes: int
+    refused_count: int
+
+
 class Account:
     """One grant's files, open inside `with`. Entering raises OSError if a file is missing. Methods
     raise OSError, or RegionError if a file's content is invalid."""
@@ -45,6 +57,7 @@ class Account:
         # The bytes read last, and their parsed values, reused for equal bytes.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._charged_seen: tuple[bytes, Sequence[int]] = b"", ()
+        self._refused: Sequence[int] = ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
 
     def __enter__(self) -> Account:
@@ -78,17 +91,33 @@ class Account:
         count = len(self.gpus())
         data = os.pread(self._region, region_file.Geometry(count).compute_offset(0), 0)
         if data != self._charged_seen[0]:
-            charged = [use.used_bytes for use in region_file.uses(data)]
+            uses = region_file.uses(data)
+            charged = [use.used_bytes for use in uses]
             for slot in region_file.slots(data):
                 if slot.state == region_file.SLOT_LIVE:
                     charged = [
                         max(0, a - b) for a, b in zip(charged, slot.float_bytes, strict=True)
                     ]
             self._charged_seen = data, charged
+            self._refused = [use.refused_count for use in uses]
         charged_bytes = self._charged_seen[1]
         if len(charged_bytes) != count:
             raise RegionError(f"{len(charged_bytes)} GPUs, the grant has {count}")
         return charged_bytes
+
+    def memory(self) -> Mapping[str, Memory]:
+        """Return the memory of each GPU by its UUID."""
+        return {
+            gpu.uuid: Memory(
+                min(charged_bytes, gpu.limit_bytes) + gpu.overhead_bytes,
+                gpu.limit_bytes,
+                gpu.overhead_bytes,
+                refused_count,
+            )
+            for gpu, charged_bytes, refused_count in zip(
+                self.gpus(), self.charged_bytes(), self._refused, strict=True
+            )
+        }
 
     def compute(self) -> Mapping[str, Use]:
         """Return the use of each GPU by its UUID. A truncated region counts as no work. Returns
@@ -138,6 +167,9 @@ class Measured:
     def __init__(self) -> None:
         self._overheads: dict[str, Overhead] = {}
         self._listed: set[str] = set()
+        self._above: set[str] = set()
+        self.violations: Counter[str] = Counter()
+        """How often NVML's bytes of the processes rose above the limit, by the GPU's UUID."""
 
     def add(
         self, account: Account, before: Sequence[int], usage: Usage, pids: Collection[int]
@@ -157,6 +189,11 @@ class Measured:
             overheads[gpu.uuid] = None if held_bytes is None else gpu.overhead_bytes
             if held_bytes is None:
                 continue
+            if held_bytes <= gpu.limit_bytes:
+                self._above.discard(gpu.uuid)
+            elif gpu.uuid not in self._above:
+                self._above.add(gpu.uuid)
+                self.violations[gpu.uuid] += 1
             overhead = self._overheads.setdefault(gpu.uuid, Overhead())
             least = overhead.add(held_bytes, charged_bytes)
             if least is not None:

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from prometheus_client import Counter, Gauge
 
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import is_cap
 from gpuslice.gpu.account import Use
 from gpuslice.gpu.answers import Utilization
 from gpuslice.kube.log_lines import Line
-from nri_plugin.metrics import Metrics
+from nri_plugin.metrics import Metrics, Series, container_labels
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notice, Notices
 
@@ -48,40 +46,16 @@ class Reading:
     gpus: Mapping[str, Use]
 
 
-class _Series:
-    """A metric with one series per set of labels. An update removes the series that it does not
-    contain, for example those of ended containers. A gauge is set, a counter is increased."""
-
-    def __init__(self, metric: Counter | Gauge) -> None:
-        self._metric = metric
-        self._children: dict[tuple[str, ...], Callable[[float], None]] = {}
-        self._zeros: set[tuple[str, ...]] = set()
-
-    def update(self, values: Mapping[tuple[str, ...], float]) -> None:
-        for labels in self._children.keys() - values.keys():
-            self._metric.remove(*labels)
-            del self._children[labels]
-            self._zeros.discard(labels)
-        for labels, value in values.items():
-            if labels not in self._children:
-                child = self._metric.labels(*labels)
-                self._children[labels] = child.inc if isinstance(child, Counter) else child.set
-            elif not value and labels in self._zeros:
-                continue  # unchanged: most containers stay at zero
-            self._children[labels](value)
-            (self._zeros.discard if value else self._zeros.add)(labels)
-
-
 class ComputeUse:
     """Computes the metrics of compute from consecutive readings."""
 
     def __init__(self, metrics: Metrics, notices: Notices) -> None:
         self._long_kernels = metrics.long_kernels
-        self._increases = [_Series(each) for each in (metrics.throttled, metrics.busy)]
-        self._share = _Series(metrics.share)
-        self._requested = _Series(metrics.requested)
-        self._policies = _Series(metrics.policies)
-        self._utilized = _Series(metrics.nvml_utilization)
+        self._increases = [Series(each) for each in (metrics.throttled, metrics.busy)]
+        self._share = Series(metrics.share)
+        self._requested = Series(metrics.requested)
+        self._policies = Series(metrics.policies)
+        self._utilized = Series(metrics.nvml_utilization)
         self._notices = notices
         self._readings: dict[str, deque[Reading]] = {}
         self._reported: set[str] = set()
@@ -102,7 +76,7 @@ class ComputeUse:
             if key in readings:
                 kept.append(now)
             for uuid, use in now.gpus.items():
-                labels = _labels(by_key[key], uuid)
+                labels = container_labels(by_key[key].container_key, uuid)
                 increases[labels] = increase(before, now, uuid)
                 if use.checked and len(kept) > 1:
                     for window_s in _WINDOWS_S:
@@ -131,7 +105,7 @@ class ComputeUse:
                 percents = utilized.get(uuid)
                 if percents is not None:
                     total = sum(percents.get(pid, 0) for pid in pids.get(key, ()))
-                    ratios[_labels(hold, uuid)] = min(total / 100, 1.0)
+                    ratios[container_labels(hold.container_key, uuid)] = min(total / 100, 1.0)
         self._utilized.update(ratios)
         for uuid in {uuid for uuid, percents in utilized.items() if percents is None}:
             if uuid not in self._unsupported:
@@ -176,8 +150,3 @@ def share_over(window_s: int, kept: Sequence[Reading], uuid: str) -> float:
     before = next((each for each in reversed(kept) if each.at_ns <= begun_ns), kept[0])
     busy_s = increase(before, now, uuid)[1]
     return busy_s * _SECOND_NS / max(now.at_ns - before.at_ns, 1)
-
-
-def _labels(hold: Hold, uuid: str) -> tuple[str, ...]:
-    namespace, pod, *container = hold.container_key.split("/")
-    return namespace, pod, *(container or [""]), uuid

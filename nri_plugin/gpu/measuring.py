@@ -14,7 +14,7 @@ import logging
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,14 +22,16 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract.overhead import PERIOD_S, WINDOW
-from gpuslice.gpu.account import Account, Measured, RegionError, Use
+from gpuslice.gpu.account import Account, Measured, Memory, RegionError, Use
 from gpuslice.gpu.answers import Usage, Utilization, by_pid
 from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
+from nri_plugin.gpu.memory_use import MemoryUse, Overheads
 from nri_plugin.gpu.nvml_process import Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import PROCESSES
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import ChildError
 from nri_plugin.threads import Worker
@@ -40,10 +42,6 @@ _UNUSED_PERIOD_S: Final = 3.0
 """Interval after a sample that found neither processes of containers on a GPU nor new work."""
 
 _SEPARATORS: Final = re.compile("[/:.-]")
-
-_Overheads = Mapping[str, Mapping[str, int | None]]
-"""Key of a grant's files -> GPU UUID -> overhead in bytes, or None if NVML has no value. A key's
-GPUs are missing if its files cannot be read."""
 
 
 @dataclass(eq=False)
@@ -60,6 +58,10 @@ class Measuring:
     deadline_s: float = 5.0
     now: Callable[[], float] = time.monotonic
     proc: Path = Path("/proc")
+    gpus: Callable[[], Iterable[Gpu]] = tuple
+    """Returns the node's GPUs."""
+    whole: Callable[[], Container[str]] = tuple
+    """Returns the UUIDs of GPUs that pods hold whole."""
     pause_s: float = PERIOD_S
     """Seconds until the next sample is due."""
     _measured: dict[str, tuple[Account, Measured]] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Measuring:
 
     def __post_init__(self) -> None:
         self._compute = ComputeUse(self.metrics, self.notices)
+        self._memory = MemoryUse(self.metrics)
         self._worker = Worker("measuring")
         self._sampled_s = self.now()
         self.metrics.sample_age.set_function(lambda: self.now() - self._sampled_s)
@@ -80,7 +83,8 @@ class Measuring:
 
     async def sample(self) -> None:
         """Take one sample. A failure is logged once, and the grants stay unchanged."""
-        holds = tuple(hold for hold in self.holds() if hold.adjusted)
+        every_hold = tuple(self.holds())
+        holds = tuple(hold for hold in every_hold if hold.adjusted)
         keys = {hold.container_id: hold.key for hold in holds}
         self._measured = {
             key: self._measured.get(key) or (Account(self.root / key), Measured())
@@ -90,6 +94,7 @@ class Measuring:
             self.pause_s = PERIOD_S
             self._compute.add((), {})
             self._compute.utilization((), {}, {})
+            self._memory.add(self.gpus(), every_hold, {}, {})
             self._show({})
             self._sampled_s = self.now()
             return
@@ -113,9 +118,11 @@ class Measuring:
         self._uses = uses
         self.pause_s = _UNUSED_PERIOD_S if unused and not any(sample.pids.values()) else PERIOD_S
         self._compute.utilization(holds, utilized, sample.pids)
-        self._show(overheads)
+        violations = {key: measured.violations for key, (_, measured) in self._measured.items()}
+        self._memory.add(self.gpus(), every_hold, sample.memories, violations)
+        self._show(overheads, sample.strangers)
 
-    def _missing(self, overheads: _Overheads) -> str:
+    def _missing(self, overheads: Overheads) -> str:
         """Return the problem to log; "": none. A missing value becomes a problem after WINDOW
         samples, because NVML lists a new process one sample late."""
         keys = sorted(key for key, known in overheads.items() if None in known.values())
@@ -124,16 +131,13 @@ class Measuring:
             return self._problem if keys else ""
         return f"NVML has no figure for the processes of {', '.join(keys)}"
 
-    def _show(self, by_key: _Overheads) -> None:
-        totals: dict[str, int] = defaultdict(int)
-        for overheads in by_key.values():
-            for uuid, overhead_bytes in overheads.items():
-                totals[uuid] += overhead_bytes or 0
-        self.metrics.overhead.clear()
-        for uuid, total_bytes in totals.items():
-            self.metrics.overhead.labels(uuid).set(total_bytes)
+    def _show(
+        self, by_key: Overheads, strangers: Mapping[str, Collection[str]] | None = None
+    ) -> None:
+        """strangers: the control groups of other processes by GPU, of the GPUs that answered."""
         unknown = sum(not known or None in known.values() for known in by_key.values())
         self.metrics.not_measured.set(unknown)
+        self._memory.show(by_key, strangers or {}, self.whole())
 
     def _log(self, problem: str) -> None:
         if problem and problem != self._problem:
@@ -167,6 +171,10 @@ class _Sample:
     """The use of compute by key of the grant's files."""
     pids: Mapping[str, set[int]] = field(default_factory=dict)
     """The processes that NVML lists, by key of their container's files."""
+    memories: dict[str, Mapping[str, Memory]] = field(default_factory=dict)
+    """The memory of each GPU by key of the grant's files."""
+    strangers: Mapping[str, set[str]] = field(default_factory=dict)
+    """The control groups of processes without a share of the GPU, by UUID."""
     _files: ExitStack = field(default_factory=ExitStack)
     _begun: dict[str, Sequence[int]] = field(default_factory=dict)
 
@@ -176,13 +184,14 @@ class _Sample:
             try:
                 self._files.enter_context(account)
                 self._begun[key] = account.charged_bytes()
+                self.memories[key] = account.memory()
                 self.readings[key] = Reading(time.monotonic_ns(), account.compute())
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
 
-    def end(self, usage: Usage) -> _Overheads:
+    def end(self, usage: Usage) -> Overheads:
         """Read the charges again, and write the overheads. usage: the NVML query's result."""
-        self.pids = self._pids(usage)
+        self._find_containers(usage)
         overheads: dict[str, Mapping[str, int | None]] = {key: {} for key in self.measured}
         for key, before in self._begun.items():
             account, measured = self.measured[key]
@@ -195,18 +204,28 @@ class _Sample:
     def close(self) -> None:
         self._files.close()
 
-    def _pids(self, usage: Usage) -> Mapping[str, set[int]]:
-        """Return the processes that NVML lists, by key of their container's files."""
+    def _find_containers(self, usage: Usage) -> None:
+        """Assign the processes that NVML lists to containers, by their control groups."""
         pids: dict[str, set[int]] = defaultdict(set)
-        for pid in {pid for listed in usage.values() if listed for pid in listed}:
-            try:
-                cgroup = (self.proc / str(pid) / "cgroup").read_text()
-            except (OSError, ValueError):  # the process has exited
-                continue
-            container_id = container_of(cgroup, self.keys)
+        own = self._cgroup("self")
+        cgroups = {pid: self._cgroup(pid) for listed in usage.values() for pid in listed or ()}
+        owners = {pid: container_of(cgroup, self.keys) for pid, cgroup in cgroups.items()}
+        for pid, container_id in owners.items():
             if container_id is not None:
                 pids[self.keys[container_id]].add(pid)
-        return pids
+        self.pids = pids
+        self.strangers = {
+            uuid: {cgroups[pid] for pid in listed if owners[pid] is None} - {own, ""}
+            for uuid, listed in usage.items()
+            if listed is not None
+        }
+
+    def _cgroup(self, pid: int | str) -> str:
+        """Return the text of the process's cgroup file; "" if the process has exited."""
+        try:
+            return (self.proc / str(pid) / "cgroup").read_text()
+        except (OSError, ValueError):
+            return ""
 
 
 def container_of(cgroup: str, known: Container[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from tests.chart.rendering import (
     with_hooks,
 )
 from tests.support import ROOT, imported, run
-from tools import chart, kubernetes
+from tools import chart, dashboard, kubernetes
 
 pytestmark = pytest.mark.cluster
 
@@ -331,16 +332,38 @@ def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(
 # --- what an operator reads
 
 
+def _metrics(text: str) -> set[str]:
+    found = re.findall(r"gpuslice_\w+", text)
+    return {re.sub("_(count|bucket)$", "", name) for name in found}
+
+
+_DOCUMENTS: Final = [
+    (ROOT / f"docs/{name}.md").read_text() for name in ("operations", "scheduling")
+]
+_LISTED: Final = set(re.findall(r"^\| `(gpuslice_\w+)` \|", "".join(_DOCUMENTS), re.MULTILINE))
+
+
 def test_alerts_are_of_metrics_that_exist() -> None:
     rules = one(everything(), "PrometheusRule", "gpuslice")["spec"]["groups"]
-    written = " ".join(rule["expr"] for group in rules for rule in group["rules"])
-    used = {re.sub("_(count|bucket)$", "", name) for name in re.findall(r"gpuslice_\w+", written)}
-    documents = (ROOT / "docs" / f"{name}.md" for name in ("operations", "scheduling"))
-    listed = "".join(each.read_text() for each in documents)
-    assert used and used <= set(re.findall(r"^\| `(gpuslice_\w+)` \|", listed, re.MULTILINE))
-    lists = re.findall(r"Alert on:\n\n(.*?)\n\n", listed, re.DOTALL)
+    used = _metrics(" ".join(rule["expr"] for group in rules for rule in group["rules"]))
+    assert used and used <= _LISTED
+    lists = re.findall(r"Alert on:\n\n(.*?)\n\n", "".join(_DOCUMENTS), re.DOTALL)
     named = set(re.findall(r"gpuslice_\w+", " ".join(lists)))
     assert len(lists) == 2 and named <= used
+
+
+def test_the_committed_dashboard_is_the_programs_and_the_charts() -> None:
+    text = dashboard.FILE.read_text()
+    assert text == dashboard.render(), "run `python -m tools.dashboard`"
+    panels = json.loads(text)["panels"]
+    assert 0 < len(panels) <= 20
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert _metrics(" ".join(expressions)) <= _LISTED
+    config = one(everything(), "ConfigMap", "gpuslice-dashboard")
+    assert config["data"] == {"gpuslice.json": text}
+    assert {"grafana_dashboard": "1", "folder": "gpus"}.items() <= config["metadata"][
+        "labels"
+    ].items()
 
 
 def test_the_notes_have_the_commands_that_verify_what_is_installed() -> None:

@@ -23,7 +23,7 @@ from nri_plugin.gpu.measuring import Measuring, container_of
 from nri_plugin.gpu.nvml_process import COMMAND, NvmlProcess
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Pod
+from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.notices import Notices
 from tests.nri_plugin import fake_nvml
 from tests.shim.conftest import CONTEXT_BYTES, GPUS, MIB, Host, gpu_host, library
@@ -95,6 +95,10 @@ class Node:
         self.process("c1", 11)
         self.nvml({11: 700})
 
+    def refused(self, key: str, count: int) -> None:
+        offset = Geometry(1).gpu_offset(0) + region_file.GPU.offset("refused_count")
+        self._write(key, offset, count.to_bytes(8, "little"))
+
     def works(self, key: str, work: Compute) -> None:
         packed = region_file.COMPUTE.pack(asdict(work))
         self._write(key, Geometry(1).compute_offset(0), packed)
@@ -156,6 +160,57 @@ async def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: 
     assert (node.overhead(), node.overhead("shared")) == (200, 50)
     assert node.metric("gpuslice_overhead_bytes", uuid=GPU) == 250
     assert node.not_measured == 0
+
+
+async def test_the_memory_of_a_container_is_shown_with_and_without_nvml(node: Node) -> None:
+    used, refused = "memory_used_bytes", "refused_allocations_total"
+
+    def shown(*names: str) -> list[float | None]:
+        return [node.metric(f"gpuslice_container_gpu_{name}", **LABELS) for name in names]
+
+    node.one()
+    await node.sample()
+    assert shown(used, "memory_limit_bytes", refused) == [500, 10 * GIB, 0]
+    node.command = (sys.executable, "-c", "import sys; sys.exit('no driver')")
+    node.start()
+    await node.sample(1)
+    assert shown(used, "memory_overhead_bytes") == [700, 200]
+    node.add("c1", 2**64 - 1)
+    node.refused("c1", 2)
+    await node.sample(1)
+    assert shown(used, refused) == [10 * GIB + 200, 2], "a tenant may write any charge"
+    node.holds.clear()
+    node.agent.gpus = lambda: [Gpu(GPU, 0, 80 * GIB)]
+    await node.sample(1)
+    assert shown(used, refused) == [None, None]
+    assert node.metric("gpuslice_gpu_memory_used_bytes", uuid=GPU) == 0
+
+
+async def test_memory_above_the_limit_counts_when_it_rises(node: Node) -> None:
+    node.one()
+    counts = []
+    for held in (10 * GIB, 10 * GIB + 1, 12 * GIB, None, 12 * GIB, 9 * GIB, 11 * GIB):
+        node.nvml({11: held})
+        await node.sample(1)
+        counts.append(node.metric("gpuslice_container_gpu_limit_violations_total", **LABELS))
+    assert counts == [0, 1, 1, 1, 1, 1, 2]
+
+
+async def test_processes_without_a_share_are_unhandled_by_control_group(node: Node) -> None:
+    node.one()
+    node.process("other", 21, 22)
+    node.process("third", 23)
+    node.process("agent", 31)
+    (node.proc / "self").symlink_to("31")
+    node.nvml({11: 700, 21: 5, 22: 5, 23: 5, 31: 5, 99: 5})
+    await node.sample(1)
+    unhandled = "gpuslice_gpu_unhandled_containers"
+    assert node.metric(unhandled, uuid=GPU, reason="no_share") == 2, (
+        "neither the agent nor an exited process"
+    )
+    node.agent.whole = lambda: {GPU}
+    await node.sample(1)
+    assert node.metric(unhandled, uuid=GPU, reason="no_share") == 0
 
 
 async def test_a_float_in_the_charge_hides_no_overhead(node: Node) -> None:
