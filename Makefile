@@ -12,7 +12,7 @@ CHECKOUT := $(shell LC_ALL=C; [[ $$(pwd -P) == *[!a-zA-Z0-9/._+@~,$$'\x80'-$$'\x
 ifneq ($(CHECKOUT),)
 $(error checkout: invalid path $(CHECKOUT): must not contain a space, a colon or another sign than / . _ - + @ ~ and comma; move it)
 endif
-.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm images clean
+.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm images lock release-check clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,12 @@ cluster-down:  ## stop the cluster and remove it completely
 
 images: base  ## the product's images as OCI archives, without a daemon or a registry (ARGS=--help)
 	@$(VENV)/python -m tools.images $(ARGS)
+
+release-check: base  ## build the distributions and check them, the workflows, the chart and the changelog
+	@$(VENV)/python -m tools.release_check $(ARGS)
+
+lock:  ## update the versions of requirements.lock that pyproject.toml asks for (ARGS=--upgrade: all)
+	@$(VENV)/python -m tools.lock $(ARGS)
 
 lint: base  ## words, ruff, mypy --strict, import contracts, clang-format
 	@$(VENV)/python -m tools.lint

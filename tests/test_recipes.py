@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipes work: in a copy of the tree, each change applies and passes its checks."""
+"""The recipes work: in a copy of the tree, each change applies and passes its checks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RECIPES = {
 @pytest.mark.cluster  # for Helm
 @pytest.mark.parametrize("title", RECIPES)
 def test_a_recipe_works(title: str, tmp_path: Path) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / "docs/recipes/README.md").read_text()
     section = text[text.index(f"\n## {title}\n") + 1 :].split("\n## ")[0]
     skipped = shutil.ignore_patterns("__pycache__", "data", "corpus", "driver", "results")
     for folder in (*_FOLDERS, *_FOLDERS_OF_TOOLS):
@@ -77,7 +77,7 @@ def test_a_recipe_works(title: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    (change,) = re.findall(r"\]\((tests/recipes/\w+\.diff)\)", section)
+    (change,) = re.findall(r"\]\(\.\./\.\./(tests/recipes/\w+\.diff)\)", section)
     output("git", "apply", "-p0", "-C1", str(ROOT / change))
     for command in re.findall(r"^\$ python (.*)$", section, re.MULTILINE):
         output("bash", "-c", f"{sys.executable} {command}")

@@ -1,4 +1,5 @@
 """`make lint`: runs each checker as a timed step, and shows its output only if it finds something.
+Titles of checkers as arguments select these, as the hooks of pre-commit do.
 
 Three checks are our own: words that do not name the component (CONTRIBUTING, "Words"), lines of
 documents that are too long, and functions of the product above 60 lines (functions.py). Type stubs
@@ -98,12 +99,19 @@ def _output(title: str) -> str:
     return f"{done.stdout}{done.stderr}\n" if done.returncode else ""
 
 
-def main() -> int:
-    own = {"words": _words, "functions": _functions}
+_OWN: Final = {"words": _words, "functions": _functions}
+TITLES: Final = (*_OWN, *_CHECKS)
+
+
+def main(selected: Sequence[str] = ()) -> int:
+    if unknown := sorted({*selected} - {*TITLES}):
+        known = ", ".join(TITLES)
+        sys.stderr.write(f"lint: invalid value {unknown[0]}: must be one of {known}\n")
+        return 2
     failed = []
-    for title in (*own, *_CHECKS):
+    for title in selected or TITLES:
         with step(title) as shown:
-            found = own[title]() if title in own else _output(title)
+            found = _OWN[title]() if title in _OWN else _output(title)
             shown.failed = bool(found)
         sys.stdout.write(found)
         failed += [title] * bool(found)
@@ -113,4 +121,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

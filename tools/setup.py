@@ -7,21 +7,21 @@ needs no network. Packages are installed by apt-get only here, and in `.ci/run` 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from tools import kubernetes, programs
 from tools.building import ProgramsError, output
 from tools.images import nvidia_ctk
+from tools.lock import LOCK, installer, requirements
 from tools.progress import step
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -59,7 +59,7 @@ _AS_ROOT: Final = {"runc", "busybox-static", "util-linux", "iproute2", "openssl"
 class Goal:
     """What to install. extras: pyproject's optional dependencies. targets: CMake's; (): all."""
 
-    extras: tuple[str, ...] = ("lab", "dev", "fuzz")
+    extras: tuple[str, ...] = ("cli", "lab", "dev", "fuzz")
     targets: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
     nvidia: bool = False
@@ -117,24 +117,20 @@ def system_packages(without: frozenset[str] = frozenset()) -> None:
         _run(install, DEBIAN_FRONTEND="noninteractive")
 
 
-def _requirements(extras: Sequence[str]) -> list[str]:
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project = document["project"]
-    named = [project["optional-dependencies"][extra] for extra in extras]
-    return [*document["build-system"]["requires"], *project["dependencies"], *chain(*named)]
-
-
 def _made_from(extras: Sequence[str]) -> set[str]:
     """Return the inputs of an environment as texts. An environment with more inputs also serves."""
-    return {f"{sys.version} in {ROOT}".replace("\n", " "), *_requirements(extras)}
+    python = f"{sys.version} in {ROOT}".replace("\n", " ")
+    locked = hashlib.sha256((ROOT / LOCK).read_bytes()).hexdigest()
+    return {python, f"{LOCK} {locked}", *requirements(ROOT, extras)}
 
 
 def virtual_environment(extras: Sequence[str]) -> None:
-    """Make .venv with the requirements, and with a path file that names this checkout.
+    """Make .venv with the requirements at the lock's versions, and with a path file that names this
+    checkout.
 
     Because of the path file, Python imports the checkout's modules, and an edit has effect at once.
     """
-    requirements, wanted = _requirements(extras), _made_from(extras)
+    wanted = _made_from(extras)
     if _STAMP.exists() and wanted <= set(_STAMP.read_text().splitlines()):
         return
     python = VENV / "bin" / "python"
@@ -144,12 +140,14 @@ def virtual_environment(extras: Sequence[str]) -> None:
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     uv = [str(python.with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
     with step("installing Python packages into .venv") as shown:
-        shown.result = f"{len(requirements)} named in pyproject.toml"
-        _run([*pip, "uv"])
-        try:
-            _run([*uv, *requirements])  # uv takes a tenth of pip's time
+        shown.result = f"at the versions of {LOCK}"
+        first = VENV / "installer.txt"
+        first.write_text(installer(ROOT))
+        _run([*pip, "--require-hashes", "--requirement", str(first)])
+        try:  # uv takes a tenth of pip's time
+            _run([*uv, "--constraint", str(LOCK), *requirements(ROOT, extras)])
         except SetupError:  # pip may have an index in its configuration
-            _run([*pip, *requirements])
+            _run([*pip, "--require-hashes", "--requirement", str(LOCK)])
     site = next((VENV / "lib").glob("python3*/site-packages"))
     (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")
     # numba-cuda's path file takes 40 ms at each start of Python, which tests start thousands of

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import shlex
 
+import pytest
+import yaml
+
+from tests.support import ROOT
 from tools import functions, lint
 
 LONG = f"{'words ' * 20}[and a link](https://example.com)"
@@ -37,3 +41,15 @@ _C_LONG = f"static int\tspare;\n\nint both(int a,\n\t int b)\n{{\n{_C_BODY}}}\n"
 )
 def test_long_functions(name: str, text: str, found: list[str]) -> None:
     assert list(functions.findings({name: text})) == found
+
+
+def test_the_hooks_of_pre_commit_name_checks_of_lint() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    quick, whole = (shlex.split(hook["entry"]) for hook in local["hooks"])
+    assert quick[:3] == [".venv/bin/python", "-m", "tools.lint"] and whole == ["make", "lint"]
+    assert quick[3:] and {*quick[3:]} <= {*lint.TITLES}
+
+
+def test_lint_refuses_an_unknown_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint.main(["rust"]) == 2
+    assert "lint: invalid value rust: must be one of words, " in capsys.readouterr().err

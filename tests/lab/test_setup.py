@@ -13,6 +13,7 @@ import pytest
 from lab.node.lab import CLUSTER_FILES
 from tests.support import run
 from tools import setup
+from tools.lock import LOCK
 
 
 def test_the_demos_build_has_what_its_images_contain() -> None:
@@ -35,7 +36,7 @@ def test_without_root_setup_names_the_packages_to_install(
         setup.system_packages()
 
 
-def test_another_requirement_makes_the_environment_stale(
+def test_another_requirement_or_lock_makes_the_environment_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An environment with additional packages is valid. The demo's environment lacks packages of
@@ -43,8 +44,14 @@ def test_another_requirement_makes_the_environment_stale(
     text = (setup.ROOT / "pyproject.toml").read_text()
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text(text)
+    locked = tmp_path / LOCK
+    locked.parent.mkdir()
+    locked.write_text("uvloop==0.21.0\n")
     before = setup._made_from(["lab", "dev"])
     assert setup._made_from(["lab"]) < before
+    locked.write_text("uvloop==0.22.0\n")
+    assert not setup._made_from(["lab"]) <= before
+    locked.write_text("uvloop==0.21.0\n")
     (tmp_path / "pyproject.toml").write_text(text.replace('"uvloop>=', '"uvloop>=99.'))
     assert not setup._made_from(["lab"]) <= before
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's "Add a hook", followed in a copy of the tree: one line and one function."""
+"""The recipe "Add a hook", followed in a copy of the tree: one line and one function."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ int main(void)
 
 
 def test_the_documented_line_and_function_are_a_hook(tmp_path: Path, build_dir: Path) -> None:
-    section = (ROOT / "CONTRIBUTING.md").read_text().split("## Add a hook")[1]
+    section = (ROOT / "docs/recipes/README.md").read_text().split("## Add a hook")[1]
     line, function = re.findall(r"```c\n(.*?)```", section, re.DOTALL)
     shim, output = tmp_path / "shim", tmp_path / "build"
     shutil.copytree(ROOT / "shim", shim)
