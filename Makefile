@@ -33,7 +33,7 @@ build:  ## the C libraries only, on a machine after `make setup`
 demo: show  ## a private Kubernetes cluster that runs Koordinator's example pod end to end (root; KEEP=1)
 	@$(VENV)/python -m lab.demo $${AT:+--at "$$AT"} $(if $(KEEP),--keep) $(ARGS)
 
-demo-picture: show  ## the same, written into docs/demo.md (root)
+demo-picture: show  ## the same, written into docs/examples/demo.md (root)
 	@$(VENV)/python -m lab.demo --picture
 
 demo-node: show  ## one GPU, two pods of half a GPU each, on a private containerd (root)
@@ -67,6 +67,7 @@ test: setup  ## lint, then the tests: 9 minutes on two cores (root, else without
 	@$(PYTEST) -m 'not thorough' --durations 20 $(ARGS)
 
 test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long races, e2e: most of an hour
+	@$(PYTHON) -m tools.setup test-all
 	@$(VENV)/python -m tools.lint
 	@$(PYTEST) --durations 20 $(ARGS)
 

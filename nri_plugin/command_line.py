@@ -20,6 +20,7 @@ from nri_plugin.flags import FLAGS
 from nri_plugin.host import discovery
 from nri_plugin.settings import Settings
 
+PROG: Final = "python -m nri_plugin"
 _DESCRIPTION: Final = """\
 gpuslice's node agent: injects shares of GPUs, with their limits, into containers through the
 container runtime's NRI. A pod gets a GPU from this agent or not at all.
@@ -54,7 +55,7 @@ _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m nri_plugin",
+        prog=PROG,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -67,12 +68,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def command_parser(
-    command: str, description: str, epilog: str, uses: Sequence[str]
+    prog: str, description: str, epilog: str, uses: Sequence[str]
 ) -> argparse.ArgumentParser:
     """Return the parser of a command that accepts all of the agent's flags and requires none.
     uses: the flags that have an effect on the command. --help lists only these."""
     known = parser()
-    known.prog, known.description, known.epilog = f"{known.prog} {command}", description, epilog
+    known.prog, known.description, known.epilog = prog, description, epilog
     for action in known._actions:
         action.required = False
         if not {"--help", *uses} & {*action.option_strings}:

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    known = command_line.command_parser("uninstall", _DESCRIPTION, _EPILOG, _USES)
+    known = command_line.command_parser(
+        f"{command_line.PROG} uninstall", _DESCRIPTION, _EPILOG, _USES
+    )
     known.add_argument(
         "--dry-run", action="store_true", help="change nothing; print what would be removed"
     )

@@ -33,6 +33,7 @@ from scheduler.simulate_command import dialects
 
 _LOG: Final = logging.getLogger("scheduler")
 
+PROG: Final = "python -m scheduler"
 PREFIX: Final = "GPUSLICE_SCHEDULER_"
 
 _HELP: Final = f"""\
@@ -58,18 +59,16 @@ http://...", the address of --http; and "ready: ...", after it has read the clus
 """
 
 
-def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def main(arguments: Sequence[str], environment: Mapping[str, str], prog: str = PROG) -> int:
     """Run the command and return the exit status. argparse exits after --help or an error."""
-    flags = parser(environment).parse_args(arguments)
+    flags = parser(environment, prog).parse_args(arguments)
     status: int = flags.run(flags)
     return status
 
 
-def parser(environment: Mapping[str, str]) -> ArgumentParser:
+def parser(environment: Mapping[str, str], prog: str = PROG) -> ArgumentParser:
     known = ArgumentParser(
-        prog="python -m scheduler",
-        description=_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=prog, description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = known.add_subparsers(metavar="COMMAND", required=True)
     for name, text, add_flags, run in (

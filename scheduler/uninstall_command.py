@@ -17,9 +17,10 @@ from scheduler.uninstall import Uninstallation, UninstallError
 HELP: Final = """\
 Remove what gpuslice wrote into the cluster, before its manifests are deleted.
 
-The chart runs it before `helm uninstall`. By hand: `python -m scheduler uninstall`, then `kubectl
-delete -f manifests/install.yaml`. It prints each object that it changes, and what stays. It may be
-repeated. docs/install.md has the whole order.
+The chart runs it before `helm uninstall`. By hand: `gpuslice uninstall`, then `kubectl delete
+-f manifests/install.yaml`. On each node: `python -m nri_plugin uninstall` removes the node's files.
+The command prints each object that it changes, and what stays. It may be repeated.
+docs/install.md has the whole order.
 """
 
 

@@ -18,10 +18,10 @@ from shim.arbiter import child, command
 from shim.show import size_text
 
 _EPILOG: Final = """examples:
-  python -m shim run --memory 20GiB -- python train.py
-  python -m shim run --memory 50% --gpu 0 -- nvidia-smi
-  python -m shim show "$GPUSLICE_DIR"
-  python -m shim show --watch /run/gpuslice/0f0f
+  gpuslice run --memory 20GiB -- python train.py
+  gpuslice run --memory 50% --gpu 0 -- nvidia-smi
+  gpuslice show "$GPUSLICE_DIR"
+  gpuslice show --watch /run/gpuslice/0f0f
 """
 _PREFIX: Final = "gpuslice-"
 """The prefix of the names of the directories that `shim run` makes for grants."""
@@ -41,9 +41,9 @@ class UsageError(Exception):
     """An option is not valid. The text names the option, its value and the valid values."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str = "python -m shim") -> int:
     """Return the exit status: the command's own, or 2 if it was not started."""
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     try:
         status: int = options.action(options)
         return status
@@ -58,9 +58,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m shim",
+        prog=prog,
         description="Limit a program's share of the GPU, without a container.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

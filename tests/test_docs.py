@@ -9,9 +9,8 @@ import pytest
 
 from tests.support import ROOT, defined_tests
 
-DOCUMENTS = sorted(
-    page for each in ("*.md", ".github/*.md", "docs/**/*.md") for page in ROOT.glob(each)
-)
+PAGES = ("*.md", ".github/*.md", "docs/**/*.md", "simgpu/*.md")
+DOCUMENTS = sorted(path for pages in PAGES for path in ROOT.glob(pages))
 CALL = re.compile(r"`(cu[A-Z]\w+)(\.\.\.)?`")
 HOOK, END = r"HOOK\(", r"(_v\d)?,"
 
@@ -65,12 +64,21 @@ def test_every_document_is_reached_from_the_readme() -> None:
     assert ROOT / "tests/shim/test_matrix.py" in reached
 
 
+def _anchors(document: Path) -> set[str]:
+    """Return the anchors that GitHub gives the document's headings."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
-        if "://" not in target:
-            assert (document.parent / target).exists(), target
+    for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", document.read_text()):
+        target = document.parent / name if name else document
+        assert target.exists(), name
+        assert not anchor or anchor in _anchors(target), f"{name}#{anchor}"
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+def test_the_readme_shows_the_example_pod_as_it_is() -> None:
+    (pod,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert pod == (ROOT / "docs/examples/half.yaml").read_text()

@@ -60,7 +60,7 @@ def test_the_simulation_comes_out_as_it_is_shown(tmp_path: Path) -> None:
     command, _, output = block("simulate").partition("\n")
     for name in ("fleet.yaml", "pod.yaml"):
         (tmp_path / name).write_text(block(name))
-    arguments = command.removeprefix("$ python -m scheduler ").split()
+    arguments = command.removeprefix("$ gpuslice ").split()
     arguments = [str(tmp_path / a) if a.endswith(".yaml") else a for a in arguments]
     done = commands.run(*arguments)
     assert done.stdout.splitlines() == output.splitlines()

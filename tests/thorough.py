@@ -24,6 +24,8 @@ THOROUGH: Final = {
     "tests/shim/loader/test_library.py::test_links_and_runs_against_the_glibc_of_2012": _BUILDS,
     "tests/shim/test_contributing.py::*": _BUILDS,
     "tests/test_wheel.py::*": _BUILDS,
+    "tests/test_site.py::*": "installs mkdocs-material; test_docs.py checks links and names",
+    "tests/cli/test_ui.py::test_a_browser_*": "needs a browser",
     "tests/lab/test_product_images.py::test_a_build_from_scratch_*": _BUILDS,
     "tests/lab/test_product_images.py::test_an_image_for_aarch64_*": "as on this machine",
     "tests/shim/region/test_killpoints.py::test_row_21_killed_on_any_path*": _KILLS,

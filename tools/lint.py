@@ -1,9 +1,9 @@
 """`make lint`: runs each checker as a timed step, and shows its output only if it finds something.
 Titles of checkers as arguments select these, as the hooks of pre-commit do.
 
-Three checks are our own: words that do not name the component (CONTRIBUTING, "Words"), lines of
-documents that are too long, and functions of the product above 60 lines (functions.py). Type stubs
-of protobuf messages are generated before mypy, which reads them.
+Three checks are our own: words that do not name the component (CONTRIBUTING, "Words"), documents
+with too long lines, a too long README or too many guides, and functions of the product above 60
+lines (functions.py). Type stubs of protobuf messages are generated before mypy, which reads them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _CHECKS: Final = {
 }
 
 _MAX_COLUMNS: Final = 120
+_MAX_README_LINES: Final = 120
+_MAX_GUIDES: Final = 20
+_GUIDE: Final = re.compile(r"docs/[^/]+\.md")
 _VAGUE: Final = re.compile(
     r"(?<![a-z])(who|whom|whoever|nobody|somebody|anybody|everybody|everyone|anyone|someone)"
     r"(?![a-z])",
@@ -79,6 +82,18 @@ def findings(name: str, text: str) -> Iterator[str]:
             yield f"{name}:{number}: {len(line)} columns, at most {_MAX_COLUMNS}\n"
 
 
+def excess(names: Sequence[str], readme: str) -> Iterator[str]:
+    """Report a README that is too long, and too many guides among the files' names."""
+    if (lines := len(readme.splitlines())) > _MAX_README_LINES:
+        yield f"README.md: {lines} lines, at most {_MAX_README_LINES}\n"
+    if (guides := sum(bool(_GUIDE.fullmatch(name)) for name in names)) > _MAX_GUIDES:
+        yield f"docs: {guides} guides, at most {_MAX_GUIDES}\n"
+
+
+def _documents() -> str:
+    return "".join(excess(_tracked(["*.md"]), (_ROOT / "README.md").read_text()))
+
+
 def _words() -> str:
     names = [name for name in _tracked(_TEXTS) if not name.startswith(_RECORDS)]
     return "".join(each for name in names for each in findings(name, (_ROOT / name).read_text()))
@@ -99,7 +114,7 @@ def _output(title: str) -> str:
     return f"{done.stdout}{done.stderr}\n" if done.returncode else ""
 
 
-_OWN: Final = {"words": _words, "functions": _functions}
+_OWN: Final = {"words": _words, "documents": _documents, "functions": _functions}
 TITLES: Final = (*_OWN, *_CHECKS)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-LOCK: Final = Path("tools/requirements.lock")
+LOCK: Final = Path("requirements.lock")
 _OLDEST_PYTHON: Final = "3.11"
 _INSTALLER: Final = "uv"
 """The program that installs from the lock. pip installs it first, at the lock's version."""

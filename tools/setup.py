@@ -1,8 +1,9 @@
 """`make setup`: installs what a fresh machine lacks. It uses only the standard library.
 
 `demo` installs what the demo's first chapter needs. `base` installs all but Kubernetes, Helm and
-the images. `all` installs these too. Each step first checks whether it is needed, so a second run
-needs no network. Packages are installed by apt-get only here, and in `.ci/run` if make is missing.
+the images. `all` installs these too, and `test-all` a browser. Each step first checks whether it is
+needed, so a second run needs no network. Packages are installed by apt-get only here, and in
+`.ci/run` if make is missing.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _PACKAGES: Final = {
     "readelf": "binutils",
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "chromium": "chromium",
 }
 """The Debian package of each program that must be on PATH."""
 
@@ -47,8 +49,11 @@ _FILES: Final = {
     Path("/etc/ssl/certs/ca-certificates.crt"): "ca-certificates",
 }
 
+_FOR_TEST_ALL: Final = frozenset({"chromium"})
+"""The packages that only `make test-all` needs."""
 _FOR_TESTS: Final = frozenset({"musl-tools", "ccache", "qemu-user-static"}) | {
-    *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")
+    *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
+    *_FOR_TEST_ALL,
 }
 """The packages that only tests need."""
 _AS_ROOT: Final = {"runc", "busybox-static", "util-linux", "iproute2", "openssl"}
@@ -61,7 +66,7 @@ class Goal:
 
     extras: tuple[str, ...] = ("cli", "lab", "dev", "fuzz")
     targets: tuple[str, ...] = ()
-    without: frozenset[str] = frozenset()
+    without: frozenset[str] = _FOR_TEST_ALL
     nvidia: bool = False
     """Whether to install NVIDIA's programs that describe GPUs to a container runtime."""
     kubernetes: bool = False
@@ -78,6 +83,7 @@ GOALS: Final = {
     ),
     "base": Goal(nvidia=True),
     "all": Goal(nvidia=True, kubernetes=True),
+    "test-all": Goal(nvidia=True, kubernetes=True, without=frozenset()),
 }
 
 
@@ -212,7 +218,7 @@ def install(goal: Goal) -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Install a goal: `demo`, `base` or `all`, which is the default."""
+    """Install a goal of GOALS, by default `all`."""
     try:
         install(GOALS[arguments[0] if arguments else "all"])
     except (SetupError, ProgramsError) as error:

@@ -28,11 +28,11 @@ class Part:
 
 PARTS: Final = (
     Part("product with manifests", r"(gpuslice|nri_plugin|scheduler|shim|manifests)/", 53_500),
-    Part("of it `scheduler/`", r"scheduler/", 8_800),
+    Part("of it `scheduler/`", r"scheduler/", 8_850),
     Part("tests", r"tests/", 60_500),
     Part("simgpu", r"simgpu/", 16_000),
     Part("lab, tools, bench, traces", r"(lab|tools|bench|traces)/", 17_400),
-    Part("documents", r"(docs/|README\.md|CONTRIBUTING\.md|CHANGELOG\.md|\.github/.*\.md)", 5_700),
+    Part("documents", r"(docs/|README\.md|CONTRIBUTING\.md|CHANGELOG\.md|\.github/.*\.md)", 5_800),
     Part("all", r"", 153_500),
 )
 _LEFT_OUT: Final = re.compile(

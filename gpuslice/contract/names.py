@@ -112,7 +112,7 @@ ANNOTATION_EXCLUDED_GPUS: Final = "gpuslice.io/excluded-gpus"
 LABEL_DEPLOY_DEVICE_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin"
 """Node label of NVIDIA's GPU Operator: `true` where the Operator runs its device plugin. The
 Operator sets a missing label, and keeps any value. It removes the label from a node without GPUs,
-or where its operands are turned off, and sets the label again later (docs/coexistence.md)."""
+or where its operands are turned off, and sets the label again later (docs/platforms.md)."""
 LABEL_DEPLOY_VALIDATOR: Final = "nvidia.com/gpu.deploy.operator-validator"
 """The same label for the Operator's validator, which fails on a node without nvidia.com/gpu."""
 

@@ -1,7 +1,7 @@
 """Overhead: GPU memory that the driver holds for one container (contexts, code, local memory).
 
 No driver call reports the overhead. It is the memory that NVML reports for the container's
-processes, less the charge in their region. The node agent and `python -m shim run` sample both
+processes, less the charge in their region. The node agent and `gpuslice run` sample both
 values and write the overhead into the grant, where it lowers the limit.
 
 Pure. The overhead is the minimum of the last WINDOW samples. Memory that the driver frees a little

@@ -2,8 +2,8 @@
 
 Blocks: `load` reads files and may run a credential plugin. The client calls it in a thread, and
 again every minute, because tokens and certificates are replaced in their files.
-The `kubernetes` package is used only to read a kubeconfig. It takes 18 MiB, so it is imported only
-if there is a kubeconfig to read.
+The `kubernetes` package reads kubeconfigs that kubeconfig.py cannot. It takes 18 MiB and a second,
+so it is imported only then.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
-from urllib.request import proxy_bypass
+from urllib.request import getproxies, proxy_bypass
 
 import yaml
 
+from gpuslice.kube import kubeconfig as plain
 from gpuslice.kube.addresses import host_port
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def load(
     kubectl's defaults. Raises AccessError."""
     if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
         return _as_pod(environ, service_account)
+    if found := plain.read(kubeconfig, environ):
+        server = urlsplit(found["server"])
+        proxies = getproxies()
+        proxy = found["proxy"] or proxies.get(server.scheme, proxies.get("all", ""))
+        bypassed = proxy_bypass(server.hostname or "", {"no": proxies.get("no", "")})
+        return _dated(Access(**{**found, "proxy": "" if bypassed else proxy}), kubeconfig)
     return _as_kubectl(kubeconfig)
 
 
@@ -113,11 +120,7 @@ def _as_kubectl(kubeconfig: str) -> Access:
     except (config.ConfigException, *_UNUSABLE) as error:
         raise AccessError(f"{where}: {error}") from error
     files = [str(each or "") for each in (cluster.ssl_ca_cert, cluster.cert_file, cluster.key_file)]
-    try:
-        changed = tuple(os.stat(each).st_mtime_ns for each in files if each)
-    except OSError as error:
-        raise AccessError(f"kubeconfig {kubeconfig}: {error}") from error
-    return Access(
+    found = Access(
         server=str(cluster.host).rstrip("/"),
         authorization=authorization,
         ca_file=files[0],
@@ -126,8 +129,17 @@ def _as_kubectl(kubeconfig: str) -> Access:
         server_name=str(cluster.tls_server_name or ""),
         proxy=_proxy(cluster),
         verify=bool(cluster.verify_ssl),
-        changed=changed,
     )
+    return _dated(found, kubeconfig)
+
+
+def _dated(found: Access, kubeconfig: str) -> Access:
+    """Return the access with the modification times of its files."""
+    files = (found.ca_file, found.certificate_file, found.key_file)
+    try:
+        return replace(found, changed=tuple(os.stat(each).st_mtime_ns for each in files if each))
+    except OSError as error:
+        raise AccessError(f"kubeconfig {kubeconfig}: {error}") from error
 
 
 def _proxy(configuration: Configuration) -> str:

@@ -13,7 +13,8 @@ import asyncio
 import math
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
@@ -142,6 +143,33 @@ class Kube:
                     *lines, rest = (rest + chunk).split(b"\n")
                     if lines:
                         yield [_event(line) for line in lines if line]
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _failure(error) from error
+
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, protocol: str, *, timeout_s: float = TIMEOUT_S, **query: object
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Connect to a subresource that streams, until the end of the block. Raises KubeError, also
+        after timeout_s. The server authorises a connection as `get` and since 1.35 as `create`."""
+        self._renew()
+        if self._session is None:
+            self._session = _session()
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.ws_connect(
+                    f"{self._access.server}{path}?{urlencode(query)}",
+                    protocols=(protocol,),
+                    headers=self._headers,
+                    ssl=True if self._context is None else self._context,
+                    server_hostname=self._access.server_name or None,
+                    proxy=self._access.proxy or None,
+                ) as socket,
+            ):
+                yield socket
+        except aiohttp.WSServerHandshakeError as error:
+            raise KubeError(error.status, f"HTTP {error.status}", error.message) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _failure(error) from error
 

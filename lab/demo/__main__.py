@@ -33,7 +33,7 @@ from tools.progress import step
 _MODULES: Final = ("tools.kubernetes", "tools.images")
 """Modules that build what is missing, while `make demo-node`'s report is printed."""
 DIRECTORY: Final = "/tmp/gpuslice-demo"
-DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
+DOCUMENT: Final = seed.ROOT / "docs" / "examples" / "demo.md"
 _BEGIN, _END = "<!-- demo:begin -->", "<!-- demo:end -->"
 
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_option(parser, DIRECTORY)
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
-    end.add_argument("--picture", action="store_true", help="write the output into docs/demo.md")
+    end.add_argument("--picture", action="store_true", help="write the output into its document")
     given = parser.parse_args(arguments)
     if os.geteuid() != 0:
         sys.stderr.write("demo: namespaces and containerd need root: sudo make demo\n")

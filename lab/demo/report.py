@@ -1,7 +1,7 @@
 """The demo's output: each check is printed with its result, and counted. Independent of pods and
 GPUs.
 
-The output has 80 columns and no colours if it is not a terminal, as in docs/demo.md.
+The output has 80 columns and no colours if it is not a terminal, as in docs/examples/demo.md.
 """
 
 from __future__ import annotations

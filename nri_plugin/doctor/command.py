@@ -28,7 +28,7 @@ _EPILOG: Final = """\
 The exit status is 1 if a check fails; warnings do not change it.
 
 examples:
-  python -m nri_plugin doctor
+  gpuslice doctor
   kubectl exec -n gpuslice-system ds/gpuslice-agent -- python -m nri_plugin doctor --json
 """
 _USES: Final = (
@@ -39,9 +39,11 @@ _USES: Final = (
 _INDENT: Final = " " * 8
 
 
-def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def main(
+    arguments: Sequence[str], environment: Mapping[str, str], prog: str = command_line.PROG
+) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
-    known = parser()
+    known = parser(prog)
     if set(arguments) <= {"--json"}:
         arguments = (*host_kernel.agent_arguments(), *arguments)
     options = command_line.parse(known, arguments, environment)
@@ -52,8 +54,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return int(any(finding.level is Level.FAIL for finding in findings))
 
 
-def parser() -> argparse.ArgumentParser:
-    known = command_line.command_parser("doctor", _DESCRIPTION, _EPILOG, _USES)
+def parser(prog: str = command_line.PROG) -> argparse.ArgumentParser:
+    known = command_line.command_parser(f"{prog} doctor", _DESCRIPTION, _EPILOG, _USES)
     known.add_argument(
         "--containerd-config",
         type=Path,

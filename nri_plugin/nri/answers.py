@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from gpuslice.kube.log_lines import printable
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.policy import refusals
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.protocol import session_events
@@ -174,7 +175,8 @@ class Answers:
                 outcome, reason = Outcome.REFUSED, error.refusal.reason.name
                 text = _worded(request, error)
             case _:
-                text, bug = f"gpuslice failed at {what}: {type(error).__name__}: {error}", error
+                problem = f"{type(error).__name__}: {error}"
+                text, bug = refusals.FAILED.format(what=what, error=problem), error
         self.session.fail(request.request_id, code, text)
         if isinstance(request, session_events.Synchronize):
             self.failure = SynchronizeFailed(text)
@@ -198,7 +200,7 @@ class Answers:
 class _Late(Exception):
     def __init__(self, request: session_events.Request, budget_s: float) -> None:
         what = type(request).__name__
-        super().__init__(f"gpuslice did not decide {what} within {budget_s:.3g} s")
+        super().__init__(refusals.DECIDES_LATE.format(what=what, budget_s=budget_s))
 
 
 def _worded(request: session_events.Request, refused: Refused) -> str:
@@ -206,7 +208,7 @@ def _worded(request: session_events.Request, refused: Refused) -> str:
     about, text = _about(request), str(refused)
     if "container" in about:
         pod = f"{about['namespace']}/{about['pod']}"
-        text = f'gpuslice refuses container "{about["container"]}" of pod {pod}: {text}'
+        text = refusals.CONTAINER_REFUSED.format(container=about["container"], pod=pod, text=text)
     return printable(text)[:_MAX_TEXT_CHARS]
 
 

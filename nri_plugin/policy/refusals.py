@@ -16,6 +16,11 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import POLICIES_TEXT
 
+CONTAINER_REFUSED: Final = 'gpuslice refuses container "{container}" of pod {pod}: {text}'
+DECIDES_LATE: Final = "gpuslice did not decide {what} within {budget_s:.3g} s"
+FAILED: Final = "gpuslice failed at {what}: {error}"
+"""The agent's three answers to the runtime that keep a container from starting."""
+
 _ALLOCATION: Final = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
 _GRANTS: Final = f"annotation {names.ANNOTATION_GRANTS}"
 _LABEL: Final = f"label {names.LABEL_ISOLATION_PROVIDER}"

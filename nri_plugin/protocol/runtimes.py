@@ -1,6 +1,6 @@
 """The NRI version of each containerd release, and the releases that the agent refuses to serve.
 
-Pure. docs/runtimes.md documents the table. A new release needs a change of this file at most.
+Pure. docs/platforms.md documents the table. A new release needs a change of this file at most.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """
 

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from gpuslice.contract import names
 from gpuslice.kube.fields import at
-from scheduler.core.fit import fit, texts
+from scheduler.core.columns import Columns
+from scheduler.core.fit import fit, texts, why_not
 from scheduler.core.place import Placement, Share, place
+from scheduler.core.reasons import Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.decisions.state import Assumed, State
@@ -70,6 +74,15 @@ class Account:
     node: str | None = None
     candidates: Sequence[Candidate] = ()
     refused: Sequence[Refusal] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The node that lacks least for a pod, and why the pod does not fit there."""
+
+    node: str
+    reason: Reason
+    text: str
 
 
 # --- the fleet -----------------------------------------------------------------------------------
@@ -189,6 +202,32 @@ def simulate(
         return Account(pod_key, requests_share=True, placed=False, refused=refused)
     state.assume(f"simulated-{number}", Assumed(placements[0], {}, 0.0), pod_key)
     return Account(pod_key, True, True, None, placements[0].node, candidates, refused)
+
+
+def nearest(state: State, pod: Json, enabled: Enabled = DEFAULT) -> Nearest | None:
+    """Return the nearest of the nodes that do not fit. None: there is none, or no share is
+    requested. Raise RequestError.
+
+    A node that lacks only capacity is nearer than one that cannot take the pod, and one with a
+    ready agent nearer than one without. Among equal nodes, the one with the largest free slice."""
+    request, fleet = requests.request(pod, enabled), state.fleet
+    if request is None:
+        return None
+    rows = fleet.all_rows()
+    fits, reasons = fit(fleet, request, rows)
+    refused = rows[~fits]
+    if not len(refused):
+        return None
+    # A node that lacks memory alone, or core alone, is nearer than one that lacks both.
+    against = reasons[~fits].astype(int) * 2
+    against[against == 2 * Reason.LEASES_LOST] = 2 * Reason.AGENT_LEASE_EXPIRED
+    against[against == 2 * Reason.MEMORY_AND_CORE] = 2 * Reason.MEMORY - 1
+    columns = Columns(fleet, request, refused, gather=True)
+    column = "free_core" if against.max() == 2 * Reason.CORE else "free_bytes"
+    free = np.where(columns.selected(), columns.gpu(column), 0)
+    row = int(refused[np.lexsort((free.max(axis=0), against))[-1]])
+    (reason,) = reasons[rows == row].tolist()
+    return Nearest(fleet.names[row], Reason(reason), why_not(fleet, request, row))
 
 
 # --- formatting ----------------------------------------------------------------------------------

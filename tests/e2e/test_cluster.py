@@ -5,16 +5,18 @@ The tests run in the order of the file, because the last ones end the cluster of
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lab.node import cgroups, network
 from tests.e2e.whole import HALF, WHOLE_GPU, Whole
-from tests.support import until
+from tests.support import run, until
 
 pytestmark = pytest.mark.e2e
 
@@ -28,6 +30,24 @@ def test_a_pod_from_kubectl_runs_with_logs_and_exec(whole: Whole) -> None:
     assert whole.kubectl("get", "node", "gpuslice", "-o", ready) == "True"
     whole.run_pod("full", WHOLE_GPU)
     whole.run_pod("half", HALF)
+
+
+def test_top_shows_what_a_pod_uses(whole: Whole) -> None:
+    """The kubelet forwards to the agent's port, on 127.0.0.1 of the node."""
+    whole.inside("half", "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do :; done")
+    program = "import sys; from gpuslice.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    options = ("--once", "--output=json", f"--kubeconfig={whole.directory}/kubeconfig")
+
+    def used() -> bool:
+        done = run(sys.executable, "-c", program, "top", *options, timeout=60)
+        assert done.returncode == 0, done.stderr
+        (node,) = json.loads(done.stdout)["nodes"]
+        found = {each["pod"]: each["use"] for gpu in node["gpus"] for each in gpu["slices"]}
+        use = found["half"] or {}
+        return use.get("used_bytes") == use.get("limit_bytes") == 11520 << 20
+
+    until(used, "top shows that the pod uses its limit")
+    whole.inside("half", "kill -9 $(busybox pidof cuda-probe)")
 
 
 def test_a_second_up_finds_it_and_other_gpus_are_refused(whole: Whole) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import sys
@@ -201,13 +202,39 @@ def test_a_scheme_in_capital_letters_is_accepted() -> None:
     assert Access("HTTPS://127.0.0.1:6443").context() is not None
 
 
-def test_only_a_kubeconfig_needs_the_kubernetes_package(
+PASSWORD = {"username": "u", "password": "p"}
+
+
+def test_only_an_unusual_kubeconfig_needs_the_kubernetes_package(
     account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     assert access.load("", IN_POD, account).authorization == "Bearer one"
+    assert access.load(kubeconfig(account), {}).server == "http://127.0.0.1:1"
     with pytest.raises(AccessError, match=r"kubeconfig .*: the Python package kubernetes"):
-        access.load(kubeconfig(account), {})
+        access.load(kubeconfig(account, PASSWORD), {})
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_kubeconfig_is_read_as_the_kubernetes_package_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded: bool
+) -> None:
+    def part(key: str, text: str) -> dict[str, str]:
+        (tmp_path / key).write_text(text)
+        data = base64.b64encode(text.encode()).decode()
+        return {f"{key}-data": data} if encoded else {key: key}
+
+    user = {**part("client-certificate", "c"), **part("client-key", "k"), "token": "t"}
+    own = {"server": "https://h:1/", "tls-server-name": "n", "insecure-skip-tls-verify": True}
+    path = kubeconfig(tmp_path, user, **own, **part("certificate-authority", "a"))
+    found = access.load(path, {})
+    monkeypatch.setattr("gpuslice.kube.kubeconfig.read", lambda *_: None)
+    theirs = access.load(path, {})
+    for key in ("ca_file", "certificate_file", "key_file"):
+        text, other = (Path(getattr(each, key)).read_text() for each in (found, theirs))
+        assert text == other and len(text) == 1
+    files = {"ca_file": "", "certificate_file": "", "key_file": "", "changed": ()}
+    assert replace(found, **files) == replace(theirs, **files)  # type: ignore[arg-type]
 
 
 def test_the_address_of_a_url() -> None:

@@ -1,4 +1,4 @@
-"""`make demo`: the README's excerpt of docs/demo.md, variants of the pod, and interruption."""
+"""`make demo`: the README's excerpt of its document, variants of the pod, and interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make lint` finds vague words, long lines of documents, and long functions of the product."""
+"""`make lint` finds vague words, long lines and functions, and too many or too long documents."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ LONG = f"{'words ' * 20}[and a link](https://example.com)"
 )
 def test_words_and_long_lines(name: str, text: str, found: list[str]) -> None:
     assert list(lint.findings(name, text)) == found
+
+
+def test_a_long_readme_and_too_many_guides() -> None:
+    guides = [f"docs/{n}.md" for n in range(20)] + ["docs/adr/1.md", "README.md"]
+    assert list(lint.excess(guides, "line\n" * 120)) == []
+    assert list(lint.excess([*guides, "docs/a.md"], "line\n" * 121)) == [
+        "README.md: 121 lines, at most 120\n",
+        "docs: 21 guides, at most 20\n",
+    ]
 
 
 _BODY = "    pass\n" * 59

@@ -79,7 +79,7 @@ def _row(release: Release) -> str:
 
 
 def test_the_document_has_the_table() -> None:
-    lines = (ROOT / "docs" / "runtimes.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "platforms.md").read_text().splitlines()
     shown = [line for line in lines if line.startswith(f"| {runtimes.SERVED} ")]
     expected = [_row(release) for release in RELEASES]
     assert shown == expected, "\n".join(expected)

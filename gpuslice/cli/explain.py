@@ -1,0 +1,172 @@
+"""`gpuslice explain`: reads the pod and what concerns it, with the user's rights only."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from gpuslice.cli import cluster
+from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain
+from gpuslice.cli.live import Reader
+from gpuslice.cli.use import Key, SliceUse
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.access import AccessError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json, at
+from scheduler import cache
+from scheduler.decisions.simulate import SimulationError, fleet, nearest, simulate
+from scheduler.dialects.reading import RequestError
+from scheduler.kubernetes.leases import agent_lease
+from scheduler.kubernetes.requests import pod_path
+
+_DESCRIPTION: Final = """\
+Say why a pod waits, was refused or is slow. The last line says what to do.
+
+It reads the pod, its Events, all pods, the Nodes, their Devices and the agents' Leases, and of a
+running pod the metrics of its node's agent. Without a right it says which, and shows the rest. The
+ClusterRole and the Role gpuslice-viewer have them all.
+"""
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+_KINDS: Final = {
+    cache.NODES: "Node",
+    cache.DEVICES: names.DEVICE_KIND,
+    cache.LEASES: "Lease",
+    cache.PODS: "Pod",
+}
+_SAMPLED_S: Final = 1.0
+"""The time for which waiting launches are observed."""
+_FAILED_CREATE: Final = "FailedCreate"
+"""The reason of the Event of a workload whose pod the API server refuses."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="gpuslice explain",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("pod", metavar="POD", help="a pod, or its workload")
+    parser.add_argument(
+        "-n", "--namespace", default="default", metavar="NAME", help="the pod's (default: default)"
+    )
+    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="default: kubectl's")
+    chosen = parser.parse_args(arguments)
+    try:
+        facts = asyncio.run(_read(chosen.kubeconfig, chosen.namespace, chosen.pod, time.time()))
+    except (AccessError, KubeError) as error:
+        sys.stderr.write(f"gpuslice explain: {error}\n")
+        return 2
+    sys.stdout.writelines(f"{line}\n" for line in explain(facts))
+    return int(facts.pod is None)
+
+
+async def _read(kubeconfig: str, namespace: str, name: str, now_s: float) -> Facts:
+    async with Kube(access.load(kubeconfig), user_agent="gpuslice-explain") as kube:
+        return await read(kube, namespace, name, now_s)
+
+
+async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
+    """Read what explains the pod. Raises KubeError, but not for a missing right."""
+    missing: list[str] = []
+    pod = await _pod(kube, pod_path(namespace, name))
+    about = f"regarding.kind=Pod,regarding.name={name}" if pod else f"reason={_FAILED_CREATE}"
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+    events = await _list(kube, path, missing, about) or ()
+    if pod is None:
+        return Facts(namespace, name, None, _latest_first(events, ""), missing=missing)
+    listed = {path: await _list(kube, path, missing) for path in _KINDS}
+    leases = filter(None, map(agent_lease, listed[cache.LEASES] or ()))
+    facts = Facts(
+        namespace,
+        name,
+        pod,
+        _latest_first(events, str(at(pod, "metadata").get("uid", ""))),
+        pods=listed[cache.PODS] or (),
+        unready={each.name: each.not_ready for each in leases if each.not_ready},
+        use=await _use(kube, pod, listed[cache.PODS] or (), missing),
+        missing=missing,
+    )
+    # Without Leases, every agent counts as ready. Without the others, no placement is known.
+    if any(items is None for path, items in listed.items() if path != cache.LEASES):
+        return facts
+    objects = [{**i, "kind": kind} for path, kind in _KINDS.items() for i in listed[path] or ()]
+    return _placed(facts, objects, now_s)
+
+
+def _placed(facts: Facts, objects: Sequence[Json], now_s: float) -> Facts:
+    """Add what the scheduler would decide now."""
+    assert facts.pod is not None
+    try:
+        state = fleet(objects, now_s)
+        near = nearest(state, facts.pod, ALL_DIALECTS)
+    except SimulationError:
+        return facts
+    except RequestError:
+        near = None
+    account = simulate(state, facts.pod, enabled=ALL_DIALECTS)
+    return replace(facts, account=account, nearest=near)
+
+
+async def _use(
+    kube: Kube, pod: Json, pods: Sequence[Json], missing: list[str]
+) -> Mapping[Key, SliceUse]:
+    """Return the use of the GPUs of the pod's node, from its agent. It takes _SAMPLED_S."""
+    name = str(at(pod, "spec").get("nodeName") or "")
+    agent = cluster.agents(pods).get(name)
+    if agent is None or at(pod, "status").get("phase") != "Running":
+        return {}
+    reader, nodes = Reader(kube), [cluster.Node(name, [], agent)]
+    if name in await reader.use(nodes):
+        await asyncio.sleep(_SAMPLED_S)
+        if name in (found := await reader.use(nodes)):
+            return found[name].slices
+    if "use" in reader.notices:
+        missing.append(f"get and create pods/portforward in namespace {names.NAMESPACE}")
+    return {}
+
+
+async def _pod(kube: Kube, path: str) -> Json | None:
+    try:
+        pod: Json = await kube.get(path)
+        return pod
+    except KubeError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        return None
+
+
+async def _list(
+    kube: Kube, path: str, missing: list[str], selector: str = ""
+) -> Sequence[Json] | None:
+    """Return the objects. None if the user may not list them, and then add the missing right."""
+    try:
+        pages = kube.list(path, fieldSelector=selector)
+        return [item async for items, _ in pages for item in items]
+    except KubeError as error:
+        if error.status == _NOT_FOUND:  # no Device was ever defined
+            return ()
+        if error.status != _FORBIDDEN:
+            raise
+        *_, resource = path.split("/")
+        space = path.partition("/namespaces/")[2].partition("/")[0]
+        missing.append(f"list {resource}" + (f" in namespace {space}" if space else ""))
+        return None
+
+
+def _latest_first(events: Sequence[Json], uid: str) -> Sequence[Json]:
+    """Return the Events about the object of this UID, and not about an earlier one of its name."""
+
+    def time_of(event: Json) -> str:
+        series, seen = at(event, "series"), event.get("deprecatedLastTimestamp")
+        return str(series.get("lastObservedTime") or seen or event.get("eventTime") or "")
+
+    about = [e for e in events if not uid or at(e, "regarding").get("uid") == uid]
+    return sorted(about, key=time_of, reverse=True)

@@ -1,0 +1,312 @@
+"""Explains a pod from what the API server has: why it waits, was refused or is slow. Pure.
+
+An explanation has at most MAX_LINES lines, and the last one says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuslice.cli import remedies
+from gpuslice.cli.remedies import Do
+from gpuslice.cli.use import Key, SliceUse
+from gpuslice.contract import allocation, dialects, grants, names
+from gpuslice.contract.grant_file import Policy
+from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
+from gpuslice.kube.log_lines import printable
+from scheduler import events as scheduler_events
+from scheduler.core.reasons import Reason
+from scheduler.decisions.simulate import Account, Nearest, names_shown, size
+from scheduler.kubernetes.facts import some_of
+
+MAX_LINES: Final = 10
+_MAX_CHARS: Final = 400
+_DELAYED: Final = 0.05
+"""A pod is slow by gpuslice if its launches wait for a larger part of the time."""
+_GROUPS: Final = 3
+"""The most lines of nodes, of containers and of Events."""
+_EVENTS_KEPT: Final = "the API server keeps Events for an hour by default"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was read. pod: None if there is none of this name. events: of the pod, or of the
+    namespace's workloads if there is no pod, the latest first. account, nearest: the placement that
+    the scheduler would choose now; None if it cannot be computed. pods: all live pods. unready: why
+    agents are not ready, by node. use: the live use of the pod's node; empty if it is not known.
+    missing: rights that the user lacks."""
+
+    namespace: str
+    name: str
+    pod: Json | None
+    events: Sequence[Json] = ()
+    account: Account | None = None
+    nearest: Nearest | None = None
+    pods: Sequence[Json] = ()
+    unready: Mapping[str, str] = field(default_factory=dict)
+    use: Mapping[Key, SliceUse] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A finding. headline: the rest of the first line."""
+
+    headline: str
+    lines: Sequence[str]
+    do: Do
+    node: str = ""
+
+
+def explain(facts: Facts) -> Sequence[str]:
+    """Return the lines of the explanation."""
+    found = _explained(facts)
+    extra = []
+    if facts.missing:
+        extra.append(f"missing rights, so this is incomplete: {'; '.join(facts.missing)}")
+    elif not facts.events and facts.pod is not None:
+        extra.append(f"no Events: computed from the current state ({_EVENTS_KEPT})")
+    do = found.do.format(
+        pod=facts.name, namespace=facts.namespace, node=found.node or _node(facts) or "NODE"
+    )
+    lines = [f"pod {facts.namespace}/{facts.name}: {found.headline}", *found.lines]
+    lines = lines[: MAX_LINES - 1 - len(extra)] + extra
+    return [_cut(lines[0]), *(f"  {_cut(each)}" for each in lines[1:]), f"  do: {do}"]
+
+
+def _explained(facts: Facts) -> _Found:
+    pod = facts.pod
+    if pod is None:
+        return _at_apply(facts)
+    status = at(pod, "status")
+    if facts.account is not None and not facts.account.requests_share and not _shares(pod):
+        return _Found("requests no share of a GPU", (), Do.NOTHING)
+    if refused := _by_the_agent(pod, facts.events):
+        text, do = refused
+        return _Found(f"refused by the agent of node {_node(facts)}", [text], do)
+    if status.get("phase") in ("Succeeded", "Failed"):
+        why = [f"{status.get('reason')}: {status.get('message')}"] if status.get("reason") else []
+        return _Found(f"has ended ({status['phase']})", why, Do.RESCHEDULE)
+    return _running(facts, pod) if _node(facts) else _waiting(facts, pod)
+
+
+# --- refused
+
+
+def _at_apply(facts: Facts) -> _Found:
+    """Explain a pod that was not created, by the Event of the workload that could not create it."""
+    for event in facts.events:
+        owner = str(_regarding(event).get("name", ""))
+        is_owner = owner and (facts.name.startswith(owner) or owner.startswith(facts.name))
+        if is_owner and (denial := remedies.of_denial(_note(event))):
+            return _Found(f"refused at its creation, of {owner}", [denial[0]], denial[1])
+    lines = ["no Event says why; `kubectl apply` prints the reason for which it refuses a pod"]
+    return _Found("not found", lines, Do.MANIFEST)
+
+
+def _by_the_agent(pod: Json, events: Sequence[Json]) -> tuple[str, Do] | None:
+    """Return the agent's latest refusal of one of the pod's containers that is not running."""
+    status = at(pod, "status")
+    for container in (
+        *objects(status, "initContainerStatuses"),
+        *objects(status, "containerStatuses"),
+    ):
+        if "running" in at(container, "state") or container.get("ready") is True:
+            continue
+        for state in (at(container, "state"), at(container, "lastState")):
+            for kind in ("waiting", "terminated"):
+                if answer := remedies.of_answer(str(at(state, kind).get("message", ""))):
+                    return answer
+    if status.get("phase") == "Pending":
+        return next(filter(None, (remedies.of_answer(_note(each)) for each in events)), None)
+    return None
+
+
+# --- waiting
+
+
+def _waiting(facts: Facts, pod: Json) -> _Found:
+    account, near = facts.account, facts.nearest
+    condition = next(
+        (c for c in objects(at(pod, "status"), "conditions") if c.get("type") == "PodScheduled"),
+        NOTHING,
+    )
+    # What follows is about pods that might be evicted for it, node by node.
+    message = str(condition.get("message") or "").partition(" preemption: ")[0]
+    lines = [f"kube-scheduler: {message}"] if message else []
+    if account is not None and account.error:
+        return _Found("refused by the scheduler", [account.error], Do.POD)
+    if gates := objects(at(pod, "spec"), "schedulingGates"):
+        gate_names = ", ".join(str(gate.get("name")) for gate in gates)
+        return _Found("waits for its scheduling gates", [gate_names], Do.GATES)
+    if nominated := at(pod, "status").get("nominatedNodeName"):
+        lines.append(f"node {nominated}: pods of lower priority are evicted for it")
+        return _Found("waits for evicted pods to end", lines, Do.WAIT, str(nominated))
+    lines += _notices(facts.events)
+    if account is None:
+        return _Found("waits for a node", lines, Do.CRITERIA if message else Do.SCHEDULER)
+    if account.placed:
+        (share, *_) = account.candidates[0].containers
+        room = f"{size(share.memory_bytes)} of {share.uuid} are free for it"
+        lines.append(f"nearest node: {account.node}: {room}")
+        if not message:
+            served = str(at(pod, "spec").get("schedulerName", ""))
+            lines.insert(0, f"no scheduler has tried it yet: spec.schedulerName is {served}")
+            return _Found("waits for a scheduler", lines, Do.SCHEDULER)
+        return _Found("waits, although a GPU is free", lines, remedies.WAITING[Reason.FITS])
+    if near is None:
+        return _Found("waits for a node with GPUs", lines, Do.ADD_NODE)
+    reported = facts.unready.get(near.node, "") if near.reason is Reason.AGENT_NOT_READY else ""
+    lines.append(f"nearest node: {near.node}: {near.text}" + (f": {reported}" if reported else ""))
+    for refusal in account.refused[:_GROUPS]:
+        count = f"{len(refusal.nodes)} node" + "s" * (len(refusal.nodes) > 1)
+        lines.append(f"{count}: {refusal.text}: {names_shown(refusal.nodes)}")
+    return _Found("waits for a GPU", lines, remedies.WAITING[near.reason], near.node)
+
+
+def _notices(events: Sequence[Json]) -> Sequence[str]:
+    """Return the Events of gpuslice's components, without those that repeat kube-scheduler's."""
+    ours = [each for each in events if each.get("reason") in remedies.EVENTS]
+    return [f"Event {each['reason']}: {_note(each)}" for each in ours][:_GROUPS]
+
+
+# --- running
+
+
+def _running(facts: Facts, pod: Json) -> _Found:
+    """Explain a bound pod: what it waits for on its node, or what makes it slow."""
+    lines = list(_grants(facts, pod))
+    shown = [f"+ {len(lines) - _GROUPS} more"] if len(lines) > _GROUPS else []
+    lines = [*lines[:_GROUPS], *shown, *_notices(facts.events)]
+    if stopped := _not_running(pod):
+        return _Found(
+            f"is bound to {_node(facts)}, and does not run", [*stopped, *lines], Do.DESCRIBE
+        )
+    runs = "runs on" if at(pod, "status").get("phase") == "Running" else "is bound to"
+    headline = f"{runs} {_node(facts)}"
+    reasons = [str(each.get("reason")) for each in facts.events]
+    serious = remedies.EVENTS.keys() - {scheduler_events.POD_NOTICE}
+    if reason := next((each for each in reasons if each in serious), ""):
+        return _Found(f"{headline}, with a problem", lines, remedies.EVENTS[reason])
+    beside = _beside(facts, pod)
+    policies = {_policy(pod, name) for name in _shares(pod)} or {Policy.FAIR}
+    waits = [each.throttled_ratio for key, each in facts.use.items() if _is_of(key, facts)]
+    known = [ratio for ratio in waits if ratio is not None]
+    alone = not beside and not policies & {Policy.CAPPED}
+    delayed = max(known) > _DELAYED if known else not alone
+    do = (
+        Do.PROFILE
+        if not delayed
+        else remedies.SLOW[sorted(policies - {Policy.FAIR} or policies)[0]]
+    )
+    others = some_of(beside, _GROUPS) if beside else "no pod"
+    lines.append(f"on the same GPU: {others}")
+    return _Found(headline, lines, do)
+
+
+def _not_running(pod: Json) -> Sequence[str]:
+    status = at(pod, "status")
+    waiting = [
+        (each.get("name"), at(at(each, "state"), "waiting"))
+        for each in (
+            *objects(status, "initContainerStatuses"),
+            *objects(status, "containerStatuses"),
+        )
+    ]
+    return [
+        f"container {name}: {why.get('reason')}: {why.get('message', 'no message')}"
+        for name, why in waiting
+        if why and why.get("reason") != "PodInitializing"
+    ][:1]
+
+
+def _shares(pod: Json) -> grants.Grants:
+    """Return the GPUs of each container; of "" if the pod's containers share one grant."""
+    annotations = texts(at(pod, "metadata"), "annotations")
+    try:
+        if names.ANNOTATION_GRANTS in annotations:
+            return grants.decode(annotations[names.ANNOTATION_GRANTS])
+        found = allocation.decode(annotations.get(names.ANNOTATION_DEVICE_ALLOCATED, "{}")).gpus
+    except (grants.GrantsError, allocation.AllocationError):
+        return {}
+    memory, core = names.RESOURCE_MEMORY, names.RESOURCE_CORE
+    shared = [
+        grants.GpuGrant(e.id or "", e.minor, e.resources.get(memory, 0), e.resources.get(core, 100))
+        for e in found
+    ]
+    return {"": shared} if shared else {}
+
+
+def _is_of(key: Key, facts: Facts) -> bool:
+    return key[:2] == (facts.namespace, facts.name)
+
+
+def _used(use: SliceUse) -> str:
+    shown = []
+    if use.used_bytes is not None:
+        shown.append(f", {size(int(use.used_bytes))} used")
+    if use.share_ratio is not None:
+        shown.append(f", {use.share_ratio:.0%} of the GPU's time")
+    if use.throttled_ratio is not None:
+        shown.append(f", launches wait {use.throttled_ratio:.0%} of the time")
+    return "".join(shown)
+
+
+def _grants(facts: Facts, pod: Json) -> Iterator[str]:
+    for name, gpus in _shares(pod).items():
+        keys = {gpu.id: (facts.namespace, facts.name, name, gpu.id) for gpu in gpus}
+        shares = "; ".join(
+            f"{size(gpu.memory_bytes)} and {gpu.core_percent} % of GPU {gpu.minor} ({gpu.id})"
+            + _used(facts.use.get(keys[gpu.id], SliceUse()))
+            for gpu in gpus
+        )
+        policy = _policy(pod, name)
+        yield f"container {name or '(all)'}: {shares}; compute policy {policy}"
+
+
+def _policy(pod: Json, container: str) -> Policy:
+    """Return the container's compute policy, where the pod does not name it the usual default."""
+    annotations = texts(at(pod, "metadata"), "annotations")
+    pods = annotations.get(names.ANNOTATION_COMPUTE, "")
+    text = annotations.get(f"{names.ANNOTATION_COMPUTE_PREFIX}{container}", pods)
+    return Policy(text) if text in [*Policy] else Policy.FAIR
+
+
+def _beside(facts: Facts, pod: Json) -> Sequence[str]:
+    """Return the other pods that share a GPU with this one."""
+    mine = {gpu.id for gpus in _shares(pod).values() for gpu in gpus}
+    own = at(pod, "metadata").get("uid")
+    return sorted(
+        f"{at(each, 'metadata').get('namespace')}/{at(each, 'metadata').get('name')}"
+        for each in facts.pods
+        if at(each, "metadata").get("uid") != own
+        and at(each, "status").get("phase") not in ("Succeeded", "Failed")
+        and mine & {gpu.id for gpus in _shares(each).values() for gpu in gpus}
+    )
+
+
+# --- Kubernetes' objects
+
+
+def _node(facts: Facts) -> str:
+    return str(at(facts.pod or NOTHING, "spec").get("nodeName") or "")
+
+
+def _note(event: Json) -> str:
+    """Return an Event's text, in either version of its API."""
+    return str(event.get("note") or event.get("message") or "")
+
+
+def _regarding(event: Json) -> Json:
+    return at(event, "regarding") or at(event, "involvedObject")
+
+
+def _cut(text: str) -> str:
+    plain = printable(text)
+    return plain if len(plain) <= _MAX_CHARS else f"{plain[: _MAX_CHARS - 3]}..."
+
+
+ALL_DIALECTS: Final = frozenset(each.name for each in dialects.DIALECTS)
+"""A pod of a dialect that the scheduler does not serve is explained by kube-scheduler's message."""

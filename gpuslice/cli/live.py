@@ -1,0 +1,138 @@
+"""Reads the cluster and the live use of its GPUs, with the user's rights only.
+
+Grants come from one list of Devices and one of pods. Use comes from the metrics of the agents of
+the shown nodes, through pods/portforward, at most _AT_ONCE at the same time. What the user may not
+read is left out, and `notices` names the missing right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuslice.cli import cluster
+from gpuslice.cli.cluster import Cluster, Node
+from gpuslice.cli.use import Sample, Use, parse
+from gpuslice.contract import names
+from gpuslice.kube import port_forward
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json
+
+DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+_FORBIDDEN: Final = 403
+_AT_ONCE: Final = 50
+_TIMEOUT_S: Final = 8.0
+REFRESH_S: Final = 2.0
+_GRANTS_S: Final = 10.0
+"""Interval between two lists of the pods. Use is read more often, and costs the API server less."""
+_CACHED: Final = "0"
+"""The API server answers from its cache, which is a moment old, and need not read etcd."""
+
+
+@dataclass
+class Reader:
+    """Reads for one display. namespace: "" for all."""
+
+    kube: Kube
+    namespace: str = ""
+    clock: Callable[[], float] = time.monotonic
+    notices: dict[str, str] = field(default_factory=dict)
+    """What is not shown, with the missing right or the reason, by what it is about."""
+    _cluster: Cluster = field(default_factory=lambda: Cluster((), ()))
+    _listed_s: float = float("-inf")
+    _samples: dict[str, Sample] = field(default_factory=dict)
+
+    async def grants(self) -> Cluster:
+        """Return the nodes and waiting pods, read again after _GRANTS_S. Raises KubeError."""
+        if self.clock() - self._listed_s >= _GRANTS_S:
+            devices, pods = await asyncio.gather(self._list(DEVICES), self._pods())
+            found, agents = cluster.read(devices, pods), await self._agents(pods)
+            for node in found.nodes:
+                node.agent = agents.get(node.name)
+            if self.namespace:
+                found = cluster.of_namespace(found, self.namespace)
+            self._cluster, self._listed_s = found, self.clock()
+        return self._cluster
+
+    async def use(self, nodes: Iterable[Node]) -> Mapping[str, Use]:
+        """Return the use of each of the nodes whose agent answers, by the node's name."""
+        limit, found = asyncio.Semaphore(_AT_ONCE), dict[str, Use]()
+        failed: list[str] = []
+
+        async def ask(node: Node) -> None:
+            assert node.agent is not None
+            async with limit:
+                if "use" in self.notices:
+                    return
+                try:
+                    where = (names.NAMESPACE, node.agent.pod, node.agent.port, "/metrics")
+                    page = await port_forward.get(self.kube, *where, _TIMEOUT_S)
+                    sample = parse(page, self.clock())
+                except (KubeError, ValueError) as error:
+                    if isinstance(error, KubeError) and error.status == _FORBIDDEN:
+                        self.notices["use"] = _missing("pods/portforward", "get, create")
+                    failed.append(f"{node.name}: {error}")
+                    return
+            found[node.name] = sample.since(self._samples.get(node.name))
+            self._samples[node.name] = sample
+
+        self.notices.pop("use", None)
+        self.notices.pop("agents", None)
+        await asyncio.gather(*(ask(node) for node in nodes if node.agent is not None))
+        if failed and "use" not in self.notices:
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            self.notices["agents"] = f"the use of some nodes is not known: {min(failed)}{more}"
+        return found
+
+    async def once(
+        self, nodes: Sequence[str] | None, pause_s: float
+    ) -> tuple[Cluster, Mapping[str, Use]]:
+        """Return the chosen nodes with their use. A rate needs two samples."""
+        chosen = (await self.grants()).only(nodes)
+        use = await self.use(chosen.nodes)
+        if use:
+            await asyncio.sleep(pause_s)
+            use = await self.use(chosen.nodes)
+        return chosen, use
+
+    async def _pods(self) -> Sequence[Json]:
+        """Return all pods; only the namespace's if the user may not list those of others."""
+        try:
+            return await self._list("/api/v1/pods", fieldSelector=cluster.LIVE_PODS)
+        except KubeError as error:
+            if error.status != _FORBIDDEN or not self.namespace:
+                raise
+        self.notices["pods"] = (
+            f"granted amounts count pods of {self.namespace} only: no right to list pods of all"
+            " namespaces (ClusterRole gpuslice-viewer)"
+        )
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        return await self._list(path, fieldSelector=cluster.LIVE_PODS)
+
+    async def _agents(self, pods: Sequence[Json]) -> Mapping[str, cluster.Agent]:
+        if "pods" not in self.notices:
+            return cluster.agents(pods)
+        path, labels = (
+            f"/api/v1/namespaces/{names.NAMESPACE}/pods",
+            f"{names.LABEL_NAME}={names.AGENT}",
+        )
+        try:
+            return cluster.agents(await self._list(path, labelSelector=labels))
+        except KubeError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            self.notices["use"] = _missing("pods", "list")
+            return {}
+
+    async def _list(self, path: str, **query: str) -> Sequence[Json]:
+        read = self.kube.list(path, page=0, resourceVersion=_CACHED, **query)
+        return [item async for items, _ in read for item in items]
+
+
+def _missing(resource: str, verbs: str) -> str:
+    """Return the notice. It fits 80 columns."""
+    return f"no use: needs {verbs} {resource} in {names.NAMESPACE} (gpuslice-viewer)"

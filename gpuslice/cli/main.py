@@ -1,0 +1,84 @@
+"""The root of `gpuslice`: the table of commands, `--help` and `--version`.
+
+It imports no command before the command runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final
+
+COMMANDS: Final = (
+    ("top", "show GPUs and slices, and their use", "gpuslice.cli.top:main"),
+    ("ui", "show them in a browser, on this machine", "gpuslice.cli.ui:main"),
+    ("explain", "why a pod waits, was refused or is slow", "gpuslice.cli.explain:main"),
+    ("doctor", "check this node, and list what to change", "gpuslice.cli.programs:doctor"),
+    ("simulate", "show where pods would be placed, and why", "gpuslice.cli.programs:simulate"),
+    ("run", "run a program under limits, outside a container", "gpuslice.cli.programs:run"),
+    ("show", "show a grant's limits, and their use", "gpuslice.cli.programs:show"),
+    ("uninstall", "remove what gpuslice wrote into a cluster", "gpuslice.cli.programs:uninstall"),
+)
+"""Name, help and function of each command. A function takes the arguments after the name, and
+returns the exit status."""
+
+_HELP: Final = """\
+usage: gpuslice [--help] [--version] COMMAND [ARGUMENT]...
+
+Share NVIDIA GPUs between Kubernetes pods, with memory limits that hold.
+
+commands:
+{commands}
+
+`gpuslice COMMAND --help` describes a command. As a plugin of kubectl: `kubectl gpuslice COMMAND`.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command, and return its exit status; 2 if there is no such command."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(help_text())
+        return 0
+    if name == "--version":
+        sys.stdout.write(version_text())
+        return 0
+    for known, _, target in COMMANDS:
+        if name == known:
+            return _load(target)(rest)
+    allowed = ", ".join(known for known, _, _ in COMMANDS)
+    sys.stderr.write(f"gpuslice: invalid command {name!r}: must be one of {allowed}\n")
+    return 2
+
+
+def help_text() -> str:
+    return _HELP.format(commands="\n".join(f"  {name:<11}{text}" for name, text, _ in COMMANDS))
+
+
+def version_text() -> str:
+    """Return the versions of the product, and of the files that node agent and library share."""
+    from gpuslice.contract import grant_file, region_file
+
+    formats = f"region {region_file.VERSION}, grant {grant_file.VERSION}"
+    return f"gpuslice {version()} ({formats})\n"
+
+
+def version() -> str:
+    """Return the version that pyproject.toml states, in a checkout too."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("gpuslice")
+    except metadata.PackageNotFoundError:
+        import tomllib
+        from pathlib import Path
+
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        return str(tomllib.loads(project.read_text())["project"]["version"])
+
+
+def _load(target: str) -> Callable[[Sequence[str]], int]:
+    module, _, name = target.partition(":")
+    function: Callable[[Sequence[str]], int] = getattr(import_module(module), name)
+    return function

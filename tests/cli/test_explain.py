@@ -1,0 +1,163 @@
+"""`gpuslice explain` against an API server: what it reads, and what it does without a right."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpuslice.cli import explain as module
+from gpuslice.cli.explain import read
+from gpuslice.cli.explanation import explain
+from gpuslice.cli.remedies import Do
+from gpuslice.contract import names
+from gpuslice.contract.grants import GpuGrant, encode
+from gpuslice.kube.errors import KubeError
+from scheduler import cache
+from scheduler.events import POD_PROBLEM
+from tests.kube.api_server import client_of, json, listed, refuse
+from tests.scheduler.objects import Gi, allocated, container, device, gpu, lease, node, pod
+
+_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+_PATH = "/api/v1/namespaces/default/pods/pod-u-1"
+_ASKING = pod(container("main", core=50, memory=20 * Gi))
+_POD = {**_ASKING, "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled"}]}}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _objects() -> dict[str, Any]:
+    amounts = {names.RESOURCE_CORE: "60", names.RESOURCE_MEMORY: "10Gi"}
+    taken = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, amounts))}
+    other = pod(uid="u-2", node="n-a", phase="Running", annotations=taken)
+    return {
+        cache.NODES: [node("n-a"), node("n-b")],
+        cache.DEVICES: [device("n-a", gpu("GPU-a", 0)), device("n-b", gpu("GPU-b", 0))],
+        cache.LEASES: [_lease("n-a", "true"), _lease("n-b", "containerd: not connected")],
+        cache.PODS: [_POD, other],
+        _EVENTS: [],
+        _PATH: _POD,
+    }
+
+
+def _lease(name: str, ready: str) -> dict[str, Any]:
+    made = lease(name, ready=ready)
+    made["spec"]["renewTime"] = _now()
+    return made
+
+
+async def _lines(served: dict[str, Any], forbidden: Sequence[str] = ()) -> Sequence[str]:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path in forbidden:
+            return refuse(403, "Forbidden", "not allowed")
+        found = served.get(request.path)
+        if found is None:
+            return refuse(404, "NotFound", "not found")
+        return listed(*found) if isinstance(found, list) else json(found)
+
+    async with client_of(answer) as kube:
+        return explain(await read(kube, "default", "pod-u-1", time.time()))
+
+
+async def test_the_nearest_node_and_what_is_missing_there() -> None:
+    lines = await _lines(_objects())
+    assert lines == [
+        "pod default/pod-u-1: waits for a GPU",
+        "  nearest node: n-a: no GPU with enough free memory and core at once",
+        "  1 node: GPU node agent is not ready: n-b",
+        "  1 node: no GPU with enough free memory and core at once: n-a",
+        "  no Events: computed from the current state (the API server keeps Events for an hour by"
+        " default)",
+        f"  do: {Do.CAPACITY}",
+    ]
+
+
+async def test_the_nearest_of_several_nodes_lacks_least() -> None:
+    amounts = {names.RESOURCE_CORE: "10", names.RESOURCE_MEMORY: "10Gi"}
+    small = {**amounts, names.RESOURCE_MEMORY: "8Gi"}
+    fields = {
+        key: {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-b", 0, of))}
+        for key, of in (("n-b", amounts), ("n-c", small))
+    }
+    served = _objects()
+    served[cache.NODES] += [node("n-c")]
+    served[cache.DEVICES] += [device("n-c", gpu("GPU-b", 0))]
+    served[cache.LEASES] = [_lease(name, "true") for name in ("n-a", "n-b", "n-c")]
+    served[cache.PODS] += [
+        pod(uid=name, node=name, phase="Running", annotations=each) for name, each in fields.items()
+    ]
+    (line,) = [each for each in await _lines(served) if "nearest node" in each]
+    assert line == (
+        "  nearest node: n-c: no GPU with enough free memory"
+        " (largest free slice 16 GiB of the 20 GiB requested)"
+    )
+
+
+async def test_the_agents_report_of_a_node_that_would_fit() -> None:
+    served = {**_objects(), cache.NODES: [node("n-b")]}
+    lines = await _lines(served)
+    assert "  nearest node: n-b: GPU node agent is not ready: containerd: not connected" in lines
+    assert "node n-b" in lines[-1]
+
+
+async def test_a_node_that_fits_now_and_a_scheduler_that_does_not_try() -> None:
+    served = {**_objects(), cache.LEASES: [_lease("n-a", "true"), _lease("n-b", "true")]}
+    lines = await _lines(served)
+    assert lines[0].endswith(": waits, although a GPU is free") or "no scheduler" in lines[1]
+    assert "  nearest node: n-b: 20 GiB of GPU-b are free for it" in lines
+
+
+async def test_events_are_of_this_pod_and_not_of_an_earlier_one_of_its_name() -> None:
+    def event(uid: str, text: str) -> dict[str, Any]:
+        about = {"kind": "Pod", "name": "pod-u-1", "uid": uid}
+        return {"reason": POD_PROBLEM, "note": text, "regarding": about, "eventTime": _now()}
+
+    served = {**_objects(), _EVENTS: [event("u-1", "now"), event("u-0", "before")]}
+    lines = await _lines(served)
+    assert [line for line in lines if "Event" in line] == [f"  Event {POD_PROBLEM}: now"]
+
+
+async def test_a_running_pod_is_shown_with_what_its_agent_measures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    throttled = iter((10.0, 40.0))
+
+    async def page(*_: object) -> bytes:
+        labels = 'namespace="default",pod="pod-u-1",container="main",uuid="GPU-a"'
+        name = "gpuslice_container_gpu_throttled_seconds_total"
+        return f"{name}{{{labels}}} {next(throttled)}\n".encode()
+
+    monkeypatch.setattr("gpuslice.kube.port_forward.get", page)
+    monkeypatch.setattr(module, "_SAMPLED_S", 0.01)
+    grant = {names.ANNOTATION_GRANTS: encode({"main": [GpuGrant("GPU-a", 0, Gi, 30)]})}
+    mine = pod(container("main"), node="n-a", phase="Running", annotations=grant)
+    agent = pod(
+        {"name": "agent", "ports": [{"name": "http", "containerPort": 1}]},
+        uid="u-3",
+        node="n-a",
+        phase="Running",
+        labels={names.LABEL_NAME: names.AGENT},
+    )
+    lines = await _lines({**_objects(), _PATH: mine, cache.PODS: [mine, agent]})
+    assert lines[0] == "pod default/pod-u-1: runs on n-a"
+    assert re.search(r"1 GiB and 30 % of GPU 0 \(GPU-a\), launches wait \d+% of the time", lines[1])
+    assert lines[-1] == f"  do: {Do.CORE}"
+
+
+async def test_without_rights_it_names_them_and_shows_the_rest() -> None:
+    lines = await _lines(_objects(), [cache.NODES, cache.LEASES, _EVENTS])
+    assert lines == [
+        "pod default/pod-u-1: waits for a node",
+        "  missing rights, so this is incomplete: list events in namespace default; list nodes;"
+        " list leases in namespace gpuslice-system",
+        f"  do: {Do.SCHEDULER}",
+    ]
+    with pytest.raises(KubeError, match="Forbidden"):
+        await _lines(_objects(), [_PATH])

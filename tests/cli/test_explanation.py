@@ -1,0 +1,251 @@
+"""What `explain` says about each reason that a component has for refusing a pod or letting it wait.
+
+The reasons are enumerated: a new one without an explanation fails a test here.
+"""
+
+from __future__ import annotations
+
+from string import Formatter
+from typing import Any
+
+import pytest
+
+from gpuslice.cli import remedies
+from gpuslice.cli.explanation import MAX_LINES, Facts, explain
+from gpuslice.cli.remedies import Do
+from gpuslice.cli.use import SliceUse
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS
+from gpuslice.contract.grant_file import Policy
+from gpuslice.contract.grants import GpuGrant, encode
+from nri_plugin.policy import refusals
+from nri_plugin.policy.refusals import Reason as Refused
+from scheduler import events
+from scheduler.core.reasons import Reason
+from scheduler.decisions.simulate import Account, Nearest, Refusal
+from tests.chart.rendering import keys, objects
+from tests.scheduler.objects import Gi, container, pod
+
+_ASKING = container("main", core=30, memory=4 * Gi)
+_CONDITION = {"type": "PodScheduled", "message": "0/2 nodes are available: 1 Insufficient cpu."}
+_GRANTS = {names.ANNOTATION_GRANTS: encode({"main": [GpuGrant("GPU-0", 0, 4 * Gi, 30)]})}
+
+
+def _do(lines: Any) -> str:
+    assert len(lines) <= MAX_LINES and lines[0].startswith("pod default/p: ")
+    return str(lines[-1]).removeprefix("  do: ")
+
+
+def _is(do: Do, text: str, node: str = "n1") -> bool:
+    return text == do.format(pod="p", namespace="default", node=node)
+
+
+def _waiting(message: str = "", **status: Any) -> dict[str, Any]:
+    conditions = [{**_CONDITION, "message": message}] if message else []
+    return {**pod(_ASKING), "status": {"phase": "Pending", "conditions": conditions, **status}}
+
+
+def _running(*, uid: str = "u-1", **annotations: str) -> dict[str, Any]:
+    return pod(_ASKING, uid=uid, node="n1", phase="Running", annotations={**_GRANTS, **annotations})
+
+
+def _event(reason: str, text: str, **regarding: str) -> dict[str, Any]:
+    return {"reason": reason, "note": text, "regarding": regarding}
+
+
+# --- the scheduler
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_each_reason_of_the_scheduler_has_a_remedy(reason: Reason) -> None:
+    near = Nearest("n1", reason, f"{reason.text} (more)")
+    account = Account("default/p", True, False, refused=[Refusal(reason.text, ["n1", "n2"])])
+    lines = explain(Facts("default", "p", _waiting("0/2 nodes"), account=account, nearest=near))
+    assert f"  nearest node: n1: {reason.text} (more)" in lines
+    assert f"  2 nodes: {reason.text}: n1, n2" in lines and "  kube-scheduler: 0/2 nodes" in lines
+    assert _is(remedies.WAITING[reason], _do(lines))
+
+
+def test_a_node_that_is_not_ready_is_shown_with_its_agents_reason() -> None:
+    near = Nearest("n1", Reason.AGENT_NOT_READY, Reason.AGENT_NOT_READY.text)
+    facts = Facts(
+        *("default", "p", _waiting()),
+        account=Account("default/p", True, False),
+        nearest=near,
+        unready={"n1": "containerd: not connected"},
+    )
+    assert any(line.endswith(": containerd: not connected") for line in explain(facts))
+
+
+def test_an_invalid_request_is_shown_with_its_field() -> None:
+    error = "container main: invalid value 0: must be 1"
+    account = Account("default/p", True, False, error=error)
+    lines = explain(Facts("default", "p", _waiting("x"), account=account))
+    assert lines[0].endswith("refused by the scheduler") and lines[1] == f"  {error}"
+    assert _is(Do.POD, _do(lines))
+
+
+@pytest.mark.parametrize(
+    ("raw", "headline", "do"),
+    [
+        (_waiting(nominatedNodeName="n1"), "waits for evicted pods to end", Do.WAIT),
+        (
+            {**_waiting(), "spec": {"schedulingGates": [{"name": "quota"}]}},
+            "waits for its scheduling gates",
+            Do.GATES,
+        ),
+        (_waiting(), "waits for a node", Do.SCHEDULER),
+        (_waiting("0/3 nodes"), "waits for a node", Do.CRITERIA),
+        (pod(_ASKING, phase="Failed"), "has ended (Failed)", Do.RESCHEDULE),
+    ],
+)
+def test_a_pod_that_waits_for_others(raw: dict[str, Any], headline: str, do: Do) -> None:
+    lines = explain(Facts("default", "p", raw))
+    assert lines[0] == f"pod default/p: {headline}" and _is(do, _do(lines))
+
+
+# --- the agent
+
+
+def _worded(template: str) -> str:
+    """Return a text of the template, with a number in each field that has a format."""
+    fields = [(name, spec) for _, name, spec, _ in Formatter().parse(template) if name]
+    return template.format(**{name: 1.5 if spec else "<x>" for name, spec in fields})
+
+
+def _by_the_agent(answer: str) -> dict[str, Any]:
+    message = f"failed to create containerd container: rpc error: code = Unknown desc = 2: {answer}"
+    waits = {"waiting": {"reason": "CreateContainerError", "message": message}}
+    status = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": waits}]}
+    return {**pod(_ASKING, node="n1"), "status": status}
+
+
+@pytest.mark.parametrize("reason", Refused)
+def test_each_refusal_of_the_agent_has_a_remedy(reason: Refused) -> None:
+    text = refusals.CONTAINER_REFUSED.format(
+        container="main", pod="default/p", text=_worded(reason.value)
+    )
+    lines = explain(Facts("default", "p", _by_the_agent(text)))
+    assert lines[0] == "pod default/p: refused by the agent of node n1"
+    assert lines[1].strip()[:300] == text[:300]
+    assert _is(remedies.REFUSED[reason], _do(lines))
+    # An Event is enough, where the runtime has reported another error since.
+    bound = pod(_ASKING, node="n1")
+    event = _event("Failed", f"Error: failed: {text}")
+    assert _is(remedies.REFUSED[reason], _do(explain(Facts("default", "p", bound, [event]))))
+
+
+@pytest.mark.parametrize("template", remedies.ANSWERS)
+def test_each_other_answer_of_the_agent_has_a_remedy(template: str) -> None:
+    lines = explain(Facts("default", "p", _by_the_agent(_worded(template))))
+    do = remedies.ANSWERS[template] or remedies.REFUSED[Refused.SELINUX]
+    assert _is(do, _do(lines))
+
+
+# --- admission
+
+
+def test_each_policy_of_the_chart_has_a_remedy() -> None:
+    switches = {each.switch for each in DIALECTS if each.switch}
+    rendered = objects({}, *(f"--set={switch}=true" for switch in switches))
+    found = {name for kind, name in keys(rendered) if kind == "ValidatingAdmissionPolicy"}
+    assert found == {*remedies.POLICIES}
+
+
+@pytest.mark.parametrize("policy", remedies.POLICIES)
+def test_a_pod_that_was_refused_at_its_creation(policy: str) -> None:
+    denied = (
+        f"Error creating: pods \"p-x\" is forbidden: ValidatingAdmissionPolicy '{policy}' with"
+        f" binding '{policy}' denied request: container main: invalid value 0: must be 1"
+    )
+    other = _event("FailedCreate", denied.replace("value 0", "value 7"), name="other")
+    event = _event("FailedCreate", denied, name="p")
+    lines = explain(Facts("default", "p", None, [other, event]))
+    assert lines[0] == "pod default/p: refused at its creation, of p"
+    assert lines[1] == "  container main: invalid value 0: must be 1"
+    assert _is(remedies.POLICIES[policy], _do(lines), node="NODE")
+
+
+def test_a_pod_that_does_not_exist() -> None:
+    lines = explain(Facts("default", "p", None))
+    assert lines[0] == "pod default/p: not found" and _is(Do.MANIFEST, _do(lines))
+
+
+# --- running pods
+
+
+def test_each_event_has_a_remedy() -> None:
+    ours = {text for name, text in vars(names).items() if name.startswith("EVENT_")}
+    assert {*remedies.EVENTS} == ours | {*events.REASONS}
+
+
+@pytest.mark.parametrize("reason", sorted({*remedies.EVENTS} - {events.POD_NOTICE}))
+def test_an_event_about_a_running_pod(reason: str) -> None:
+    lines = explain(Facts("default", "p", _running(), [_event(reason, "what happened")]))
+    assert lines[0] == "pod default/p: runs on n1, with a problem"
+    assert f"  Event {reason}: what happened" in lines
+    assert _is(remedies.EVENTS[reason], _do(lines))
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_what_slows_a_pod(policy: Policy) -> None:
+    mine = _running(**{names.ANNOTATION_COMPUTE: policy})
+    alone = Facts("default", "p", mine, pods=[mine, pod(_ASKING, uid="u-3", node="n1")])
+    lines = explain(alone)
+    assert lines[1].endswith(f"4 GiB and 30 % of GPU 0 (GPU-0); compute policy {policy}")
+    assert "  on the same GPU: no pod" in lines
+    do = Do.FAIR if policy is Policy.CAPPED else Do.PROFILE
+    assert _is(do, _do(lines))
+    beside = explain(Facts("default", "p", mine, pods=[mine, _running(uid="u-2")]))
+    assert "  on the same GPU: default/pod-u-2" in beside
+    assert _is(remedies.SLOW[policy], _do(beside))
+
+
+def test_what_is_measured_decides_whether_gpuslice_slows_a_pod() -> None:
+    mine = _running(**{names.ANNOTATION_COMPUTE: Policy.CAPPED})
+    key = ("default", "p", "main", "GPU-0")
+    for ratio, do in ((0.4, Do.FAIR), (0.01, Do.PROFILE)):
+        use = SliceUse(used_bytes=2 * Gi, share_ratio=0.3, throttled_ratio=ratio)
+        lines = explain(Facts("default", "p", mine, pods=[mine], use={key: use}))
+        waits = f"2 GiB used, 30% of the GPU's time, launches wait {ratio:.0%} of the time"
+        assert waits in lines[1] and _is(do, _do(lines))
+
+
+def test_a_container_that_does_not_run_for_another_reason() -> None:
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    raw = _running()
+    raw["status"] = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": waits}]}
+    lines = explain(Facts("default", "p", raw))
+    assert lines[1] == "  container main: ImagePullBackOff: no such image"
+    assert _is(Do.DESCRIBE, _do(lines))
+
+
+def test_a_pod_without_a_share_is_not_affected() -> None:
+    facts = Facts("default", "p", pod(container("main")), account=Account("default/p", False, True))
+    assert _is(Do.NOTHING, _do(explain(facts)), node="NODE")
+
+
+# --- the form
+
+
+def test_missing_rights_and_missing_events_are_one_line() -> None:
+    assert any("no Events: computed" in line for line in explain(Facts("d", "p", _waiting())))
+    missing = ["list nodes", "list events in namespace d"]
+    lines = explain(Facts("d", "p", _waiting("0/3 nodes"), missing=missing))
+    assert "  kube-scheduler: 0/3 nodes" in lines
+    assert [line for line in lines if "missing rights" in line] == [
+        "  missing rights, so this is incomplete: list nodes; list events in namespace d"
+    ]
+
+
+def test_an_explanation_is_short_whatever_there_is_to_say() -> None:
+    refused = [Refusal(str(number), [f"n{number}"]) for number in range(20)]
+    facts = Facts(
+        *("default", "p", _waiting("x" * 2000)),
+        events=[_event(reason, "y" * 2000) for reason in remedies.EVENTS],
+        account=Account("default/p", True, False, refused=refused),
+        nearest=Nearest("n1", Reason.MEMORY, "z" * 2000),
+        missing=["list nodes"] * 20,
+    )
+    lines = explain(facts)
+    assert _is(Do.CAPACITY, _do(lines)) and max(map(len, lines)) < 450
