@@ -45,7 +45,6 @@ def test_another_requirement_or_lock_makes_the_environment_stale(
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text(text)
     locked = tmp_path / LOCK
-    locked.parent.mkdir()
     locked.write_text("uvloop==0.21.0\n")
     before = setup._made_from(["lab", "dev"])
     assert setup._made_from(["lab"]) < before
