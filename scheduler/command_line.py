@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import signal
 import sys
@@ -59,7 +60,9 @@ http://...", the address of --http; and "ready: ...", after it has read the clus
 """
 
 
-def main(arguments: Sequence[str], environment: Mapping[str, str], prog: str = PROG) -> int:
+def main(
+    arguments: Sequence[str], environment: Mapping[str, str] = os.environ, prog: str = PROG
+) -> int:
     """Run the command and return the exit status. argparse exits after --help or an error."""
     flags = parser(environment, prog).parse_args(arguments)
     status: int = flags.run(flags)

@@ -35,7 +35,7 @@ from scheduler.decisions.simulate import (
 )
 from scheduler.decisions.state import State
 
-_KINDS: Final = {
+KINDS: Final = {
     cache.NODES: "Node",
     cache.DEVICES: "Device",
     cache.LEASES: "Lease",
@@ -149,7 +149,7 @@ async def everything(kubeconfig: str) -> Sequence[Json]:
     """Read all objects of the cluster that a simulation needs. Raise AccessError, KubeError."""
     objects_read: list[Json] = []
     async with Kube(access.load(kubeconfig), user_agent="gpuslice-scheduler") as kube:
-        for path, kind in _KINDS.items():
+        for path, kind in KINDS.items():
             async for items, _ in kube.list(path):
                 objects_read += [{**item, "kind": kind} for item in items]
     return objects_read

@@ -1,4 +1,4 @@
-"""What the cluster has granted: nodes, GPUs, slices, and pods that wait. Pure.
+"""What the cluster has granted, and its use: nodes, GPUs, slices, and pods that wait. Pure.
 
 Reads Device objects and pods. A slice is a container's share of one GPU. The GPU's granted amounts
 are the pods' allocations, because containers that run one after another hold their shares in turn.
@@ -8,10 +8,11 @@ Parts that cannot be read are left out, and the pod is listed with the reason.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
+from gpuslice.cli.use import Sample, SliceUse
 from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.dialects import DIALECTS, SCHEDULER_NAMES
 from gpuslice.kube.fields import Json, at, objects, texts
@@ -27,25 +28,23 @@ _ANNOTATIONS: Final = frozenset(name for each in DIALECTS for name in each.annot
 _TRANSIENT: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Slice:
     """A container's share of a GPU. container: "" if the pod's containers share one grant.
-    core_percent: None without a cap."""
+    core_percent: None without a cap. use: None if it is not known."""
 
     namespace: str
     pod: str
     container: str
     memory_bytes: int
     core_percent: int | None
-
-    def key(self, gpu: Gpu) -> tuple[str, str, str, str]:
-        """Return the labels by which the agent's metrics identify the slice."""
-        return self.namespace, self.pod, self.container, gpu.uuid
+    use: SliceUse | None = None
 
 
 @dataclass(slots=True)
 class Gpu:
-    """A GPU. granted_core: the sum in percent, which is only reserved, not a limit."""
+    """A GPU. granted_core: the sum in percent, which is only reserved, not a limit. used_bytes: of
+    containers with a share; None if it is not known."""
 
     uuid: str
     minor: int
@@ -54,6 +53,7 @@ class Gpu:
     healthy: bool
     granted_bytes: int = 0
     granted_core: int = 0
+    used_bytes: float | None = None
     slices: list[Slice] = field(default_factory=list)
 
 
@@ -77,6 +77,14 @@ class Node:
     def granted_ratio(self) -> float:
         total = sum(gpu.memory_bytes for gpu in self.gpus)
         return sum(gpu.granted_bytes for gpu in self.gpus) / total if total else 0.0
+
+    def show(self, sample: Sample | None) -> None:
+        """Replace the use of the GPUs and slices. None: it is not known."""
+        for gpu in self.gpus:
+            gpu.used_bytes = sample.gpus.get(gpu.uuid) if sample else None
+            for each in gpu.slices:
+                key = each.namespace, each.pod, each.container, gpu.uuid
+                each.use = sample.slices.get(key) if sample else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +114,22 @@ class Cluster:
         return Cluster(kept, self.waiting)
 
 
+def document(cluster: Cluster, notices: Iterable[str]) -> dict[str, Any]:
+    """Return the cluster as JSON. Amounts are bytes, and null is unknown."""
+    nodes = [{"name": node.name, "gpus": [asdict(g) for g in node.gpus]} for node in cluster.nodes]
+    waiting = [asdict(each) for each in cluster.waiting]
+    return {"nodes": nodes, "waiting": waiting, "notices": list(notices)}
+
+
 def read(devices: Iterable[Json], pods: Iterable[Json]) -> Cluster:
     """Return what the pods hold and wait for. Finished pods must not be among them."""
     nodes = {node.name: node for node in map(_node, devices)}
-    by_uuid = {gpu.uuid: gpu for node in nodes.values() for gpu in node.gpus}
     waiting: list[Waiting] = []
     for pod in pods:
         node = nodes.get(str(at(pod, "spec").get("nodeName") or ""))
         if node is not None:
-            by_minor = {gpu.minor: gpu for gpu in node.gpus}
-            problem = _hold(pod, by_uuid, by_minor)
+            node.agent = _agent(pod) or node.agent
+            problem = _hold(pod, node)
             reasons = [problem] if problem else _container_reasons(pod)
         else:
             reasons = _unscheduled(pod)
@@ -129,32 +143,21 @@ def read(devices: Iterable[Json], pods: Iterable[Json]) -> Cluster:
 def of_namespace(cluster: Cluster, namespace: str) -> Cluster:
     """Return the cluster with this namespace's slices and waiting pods, and the GPUs that have
     them. The granted amounts are still those of all namespaces."""
-    nodes = []
     for node in cluster.nodes:
-        gpus = []
         for gpu in node.gpus:
-            if slices := [each for each in gpu.slices if each.namespace == namespace]:
-                kept = (gpu.uuid, gpu.minor, gpu.model, gpu.memory_bytes, gpu.healthy)
-                gpus.append(Gpu(*kept, gpu.granted_bytes, gpu.granted_core, slices))
-        if gpus:
-            nodes.append(Node(node.name, gpus, node.agent))
+            gpu.slices = [each for each in gpu.slices if each.namespace == namespace]
+        node.gpus = [gpu for gpu in node.gpus if gpu.slices]
+    nodes = [node for node in cluster.nodes if node.gpus]
     return Cluster(nodes, [each for each in cluster.waiting if each.namespace == namespace])
 
 
-def agents(pods: Iterable[Json]) -> Mapping[str, Agent]:
-    """Return the running agents by node."""
-    found = {}
-    for pod in pods:
-        metadata, spec = at(pod, "metadata"), at(pod, "spec")
-        labelled = texts(metadata, "labels").get(names.LABEL_NAME) == names.AGENT
-        if not labelled or at(pod, "status").get("phase") != "Running":
-            continue
-        for container in objects(spec, "containers"):
-            for port in objects(container, "ports"):
-                if port.get("name") == "http" and isinstance(port.get("containerPort"), int):
-                    agent = Agent(str(metadata.get("name", "")), port["containerPort"])
-                    found[str(spec.get("nodeName", ""))] = agent
-    return found
+def waiting_containers(pod: Json) -> Iterator[tuple[str, str]]:
+    """Yield the reason of each container that waits, and a text with its name and message."""
+    status = at(pod, "status")
+    for each in (*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses")):
+        if waits := at(at(each, "state"), "waiting"):
+            reason = str(waits.get("reason", ""))
+            yield reason, f"{each.get('name')}: {reason}: {waits.get('message', '')}".rstrip(": ")
 
 
 def one_line(text: str) -> str:
@@ -178,7 +181,18 @@ def _node(device: Json) -> Node:
     return Node(str(at(device, "metadata").get("name", "")), gpus)
 
 
-def _hold(pod: Json, by_uuid: Mapping[str, Gpu], by_minor: Mapping[int, Gpu]) -> str:
+def _agent(pod: Json) -> Agent | None:
+    """Return the agent whose pod it is, if it runs."""
+    metadata, running = at(pod, "metadata"), at(pod, "status").get("phase") == "Running"
+    if running and texts(metadata, "labels").get(names.LABEL_NAME) == names.AGENT:
+        for container in objects(at(pod, "spec"), "containers"):
+            for port in objects(container, "ports"):
+                if port.get("name") == "http" and isinstance(port.get("containerPort"), int):
+                    return Agent(str(metadata.get("name", "")), port["containerPort"])
+    return None
+
+
+def _hold(pod: Json, node: Node) -> str:
     """Add the pod's slices and allocation to its GPUs. Return the problem of its annotations."""
     metadata = at(pod, "metadata")
     annotations = texts(metadata, "annotations")
@@ -186,6 +200,8 @@ def _hold(pod: Json, by_uuid: Mapping[str, Gpu], by_minor: Mapping[int, Gpu]) ->
     allocated = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if written is None and allocated is None:
         return ""
+    by_uuid = {gpu.uuid: gpu for gpu in node.gpus}
+    by_minor = {gpu.minor: gpu for gpu in node.gpus}
     key = names.ANNOTATION_DEVICE_ALLOCATED
     slices: list[tuple[Gpu, str, int, int | None]] = []
     held: list[tuple[Gpu, int, int]] = []
@@ -226,7 +242,9 @@ def _unscheduled(pod: Json) -> Sequence[str]:
     spec = at(pod, "spec")
     if spec.get("nodeName") or spec.get("schedulerName") not in SCHEDULER_NAMES:
         return ()
-    requested = {key for each in _containers(spec) for key in each}
+    containers = (*objects(spec, "initContainers"), *objects(spec, "containers"))
+    given = (at(each, "resources") for each in containers)
+    requested = {key for each in given for key in (*at(each, "limits"), *at(each, "requests"))}
     annotated = _ANNOTATIONS & texts(at(pod, "metadata"), "annotations").keys()
     if not annotated and not requested & _RESOURCES:
         return ()
@@ -236,22 +254,9 @@ def _unscheduled(pod: Json) -> Sequence[str]:
     return ("kube-scheduler has not tried the pod yet",)
 
 
-def _containers(spec: Json) -> Iterator[Iterable[str]]:
-    for key in ("initContainers", "containers"):
-        for container in objects(spec, key):
-            yield from (at(at(container, "resources"), part) for part in ("limits", "requests"))
-
-
 def _container_reasons(pod: Json) -> Sequence[str]:
     """Return why containers of a pod with a share do not start, for example the agent's refusal."""
     if names.ANNOTATION_DEVICE_ALLOCATED not in at(at(pod, "metadata"), "annotations"):
         return ()
-    found = []
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for container in objects(at(pod, "status"), key):
-            waits = at(at(container, "state"), "waiting")
-            reason = str(waits.get("reason", ""))
-            if reason and reason not in _TRANSIENT:
-                text = f"{container.get('name')}: {reason}: {waits.get('message', '')}"
-                found.append(text.rstrip(": "))
-    return found
+    waits = waiting_containers(pod)
+    return [text for reason, text in waits if reason and reason not in _TRANSIENT]

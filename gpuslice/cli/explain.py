@@ -13,7 +13,6 @@ from typing import Final
 from gpuslice.cli import cluster
 from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain
 from gpuslice.cli.live import Reader
-from gpuslice.cli.use import Key, SliceUse
 from gpuslice.contract import names
 from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
@@ -25,6 +24,7 @@ from scheduler.decisions.simulate import SimulationError, fleet, nearest, simula
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.requests import pod_path
+from scheduler.simulate_command import KINDS
 
 _DESCRIPTION: Final = """\
 Say why a pod waits, was refused or is slow. The last line says what to do.
@@ -35,21 +35,15 @@ ClusterRole and the Role gpuslice-viewer have them all.
 """
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
-_KINDS: Final = {
-    cache.NODES: "Node",
-    cache.DEVICES: names.DEVICE_KIND,
-    cache.LEASES: "Lease",
-    cache.PODS: "Pod",
-}
 _SAMPLED_S: Final = 1.0
 """The time for which waiting launches are observed."""
 _FAILED_CREATE: Final = "FailedCreate"
 """The reason of the Event of a workload whose pod the API server refuses."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     parser = argparse.ArgumentParser(
-        prog="gpuslice explain",
+        prog=f"{prog} explain",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -76,28 +70,33 @@ async def _read(kubeconfig: str, namespace: str, name: str, now_s: float) -> Fac
 async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
     """Read what explains the pod. Raises KubeError, but not for a missing right."""
     missing: list[str] = []
-    pod = await _pod(kube, pod_path(namespace, name))
+    pod: Json | None = None
+    try:
+        pod = await kube.get(pod_path(namespace, name))
+    except KubeError as error:
+        if error.status != _NOT_FOUND:
+            raise
     about = f"regarding.kind=Pod,regarding.name={name}" if pod else f"reason={_FAILED_CREATE}"
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     events = await _list(kube, path, missing, about) or ()
     if pod is None:
         return Facts(namespace, name, None, _latest_first(events, ""), missing=missing)
-    listed = {path: await _list(kube, path, missing) for path in _KINDS}
+    live = {cache.PODS: cluster.LIVE_PODS}
+    listed = {path: await _list(kube, path, missing, live.get(path, "")) for path in KINDS}
     leases = filter(None, map(agent_lease, listed[cache.LEASES] or ()))
     facts = Facts(
         namespace,
         name,
         pod,
         _latest_first(events, str(at(pod, "metadata").get("uid", ""))),
-        pods=listed[cache.PODS] or (),
+        gpus=await _gpus(kube, pod, listed, missing),
         unready={each.name: each.not_ready for each in leases if each.not_ready},
-        use=await _use(kube, pod, listed[cache.PODS] or (), missing),
         missing=missing,
     )
     # Without Leases, every agent counts as ready. Without the others, no placement is known.
     if any(items is None for path, items in listed.items() if path != cache.LEASES):
         return facts
-    objects = [{**i, "kind": kind} for path, kind in _KINDS.items() for i in listed[path] or ()]
+    objects = [{**i, "kind": kind} for path, kind in KINDS.items() for i in listed[path] or ()]
     return _placed(facts, objects, now_s)
 
 
@@ -115,32 +114,18 @@ def _placed(facts: Facts, objects: Sequence[Json], now_s: float) -> Facts:
     return replace(facts, account=account, nearest=near)
 
 
-async def _use(
-    kube: Kube, pod: Json, pods: Sequence[Json], missing: list[str]
-) -> Mapping[Key, SliceUse]:
-    """Return the use of the GPUs of the pod's node, from its agent. It takes _SAMPLED_S."""
-    name = str(at(pod, "spec").get("nodeName") or "")
-    agent = cluster.agents(pods).get(name)
-    if agent is None or at(pod, "status").get("phase") != "Running":
-        return {}
-    reader, nodes = Reader(kube), [cluster.Node(name, [], agent)]
-    if name in await reader.use(nodes):
-        await asyncio.sleep(_SAMPLED_S)
-        if name in (found := await reader.use(nodes)):
-            return found[name].slices
+async def _gpus(
+    kube: Kube, pod: Json, listed: Mapping[str, Sequence[Json] | None], missing: list[str]
+) -> Sequence[cluster.Gpu]:
+    """Return the GPUs of the pod's node. If the pod runs, their use is measured for _SAMPLED_S."""
+    name, reader = at(pod, "spec").get("nodeName"), Reader(kube)
+    found = cluster.read(listed[cache.DEVICES] or (), listed[cache.PODS] or ())
+    nodes = [node for node in found.nodes if node.name == name]
+    if at(pod, "status").get("phase") == "Running":
+        await reader.rates(nodes, _SAMPLED_S)
     if "use" in reader.notices:
         missing.append(f"get and create pods/portforward in namespace {names.NAMESPACE}")
-    return {}
-
-
-async def _pod(kube: Kube, path: str) -> Json | None:
-    try:
-        pod: Json = await kube.get(path)
-        return pod
-    except KubeError as error:
-        if error.status != _NOT_FOUND:
-            raise
-        return None
+    return [gpu for node in nodes for gpu in node.gpus]
 
 
 async def _list(

@@ -5,14 +5,14 @@ An explanation has at most MAX_LINES lines, and the last one says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuslice.cli import remedies
+from gpuslice.cli.cluster import Gpu, Slice, waiting_containers
 from gpuslice.cli.remedies import Do
-from gpuslice.cli.use import Key, SliceUse
-from gpuslice.contract import allocation, dialects, grants, names
+from gpuslice.contract import dialects, names
 from gpuslice.contract.grant_file import Policy
 from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
 from gpuslice.kube.log_lines import printable
@@ -34,9 +34,8 @@ _EVENTS_KEPT: Final = "the API server keeps Events for an hour by default"
 class Facts:
     """What was read. pod: None if there is none of this name. events: of the pod, or of the
     namespace's workloads if there is no pod, the latest first. account, nearest: the placement that
-    the scheduler would choose now; None if it cannot be computed. pods: all live pods. unready: why
-    agents are not ready, by node. use: the live use of the pod's node; empty if it is not known.
-    missing: rights that the user lacks."""
+    the scheduler would choose now; None if it cannot be computed. gpus: of the pod's node. unready:
+    why agents are not ready, by node. missing: rights that the user lacks."""
 
     namespace: str
     name: str
@@ -44,10 +43,16 @@ class Facts:
     events: Sequence[Json] = ()
     account: Account | None = None
     nearest: Nearest | None = None
-    pods: Sequence[Json] = ()
+    gpus: Sequence[Gpu] = ()
     unready: Mapping[str, str] = field(default_factory=dict)
-    use: Mapping[Key, SliceUse] = field(default_factory=dict)
     missing: Sequence[str] = ()
+
+    @property
+    def slices(self) -> Sequence[tuple[Gpu, Slice]]:
+        """The pod's slices, with their GPUs."""
+        own = self.namespace, self.name
+        pairs = ((gpu, each) for gpu in self.gpus for each in gpu.slices)
+        return [(gpu, each) for gpu, each in pairs if (each.namespace, each.pod) == own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def _explained(facts: Facts) -> _Found:
     if pod is None:
         return _at_apply(facts)
     status = at(pod, "status")
-    if facts.account is not None and not facts.account.requests_share and not _shares(pod):
+    if facts.account is not None and not facts.account.requests_share and not facts.slices:
         return _Found("requests no share of a GPU", (), Do.NOTHING)
     if refused := _by_the_agent(pod, facts.events):
         text, do = refused
@@ -98,7 +103,7 @@ def _explained(facts: Facts) -> _Found:
 def _at_apply(facts: Facts) -> _Found:
     """Explain a pod that was not created, by the Event of the workload that could not create it."""
     for event in facts.events:
-        owner = str(_regarding(event).get("name", ""))
+        owner = str(at(event, "regarding").get("name", ""))
         is_owner = owner and (facts.name.startswith(owner) or owner.startswith(facts.name))
         if is_owner and (denial := remedies.of_denial(_note(event))):
             return _Found(f"refused at its creation, of {owner}", [denial[0]], denial[1])
@@ -177,10 +182,11 @@ def _notices(events: Sequence[Json]) -> Sequence[str]:
 
 def _running(facts: Facts, pod: Json) -> _Found:
     """Explain a bound pod: what it waits for on its node, or what makes it slow."""
-    lines = list(_grants(facts, pod))
+    lines = [_grant(gpu, each, pod) for gpu, each in facts.slices]
     shown = [f"+ {len(lines) - _GROUPS} more"] if len(lines) > _GROUPS else []
     lines = [*lines[:_GROUPS], *shown, *_notices(facts.events)]
-    if stopped := _not_running(pod):
+    stops = [text for reason, text in waiting_containers(pod) if reason != "PodInitializing"]
+    if stopped := [f"container {text}" for text in stops[:1]]:
         return _Found(
             f"is bound to {_node(facts)}, and does not run", [*stopped, *lines], Do.DESCRIBE
         )
@@ -190,9 +196,10 @@ def _running(facts: Facts, pod: Json) -> _Found:
     serious = remedies.EVENTS.keys() - {scheduler_events.POD_NOTICE}
     if reason := next((each for each in reasons if each in serious), ""):
         return _Found(f"{headline}, with a problem", lines, remedies.EVENTS[reason])
-    beside = _beside(facts, pod)
-    policies = {_policy(pod, name) for name in _shares(pod)} or {Policy.FAIR}
-    waits = [each.throttled_ratio for key, each in facts.use.items() if _is_of(key, facts)]
+    sharing = {f"{each.namespace}/{each.pod}" for gpu, _ in facts.slices for each in gpu.slices}
+    beside = sorted(sharing - {f"{facts.namespace}/{facts.name}"})
+    policies = {_policy(pod, each.container) for _, each in facts.slices} or {Policy.FAIR}
+    waits = [each.use.throttled_ratio for _, each in facts.slices if each.use]
     known = [ratio for ratio in waits if ratio is not None]
     alone = not beside and not policies & {Policy.CAPPED}
     delayed = max(known) > _DELAYED if known else not alone
@@ -206,64 +213,18 @@ def _running(facts: Facts, pod: Json) -> _Found:
     return _Found(headline, lines, do)
 
 
-def _not_running(pod: Json) -> Sequence[str]:
-    status = at(pod, "status")
-    waiting = [
-        (each.get("name"), at(at(each, "state"), "waiting"))
-        for each in (
-            *objects(status, "initContainerStatuses"),
-            *objects(status, "containerStatuses"),
-        )
+def _grant(gpu: Gpu, each: Slice, pod: Json) -> str:
+    parts = [
+        f"container {each.container or '(all)'}: {size(each.memory_bytes)} and"
+        f" {each.core_percent or 100} % of GPU {gpu.minor} ({gpu.uuid})"
     ]
-    return [
-        f"container {name}: {why.get('reason')}: {why.get('message', 'no message')}"
-        for name, why in waiting
-        if why and why.get("reason") != "PodInitializing"
-    ][:1]
-
-
-def _shares(pod: Json) -> grants.Grants:
-    """Return the GPUs of each container; of "" if the pod's containers share one grant."""
-    annotations = texts(at(pod, "metadata"), "annotations")
-    try:
-        if names.ANNOTATION_GRANTS in annotations:
-            return grants.decode(annotations[names.ANNOTATION_GRANTS])
-        found = allocation.decode(annotations.get(names.ANNOTATION_DEVICE_ALLOCATED, "{}")).gpus
-    except (grants.GrantsError, allocation.AllocationError):
-        return {}
-    memory, core = names.RESOURCE_MEMORY, names.RESOURCE_CORE
-    shared = [
-        grants.GpuGrant(e.id or "", e.minor, e.resources.get(memory, 0), e.resources.get(core, 100))
-        for e in found
-    ]
-    return {"": shared} if shared else {}
-
-
-def _is_of(key: Key, facts: Facts) -> bool:
-    return key[:2] == (facts.namespace, facts.name)
-
-
-def _used(use: SliceUse) -> str:
-    shown = []
-    if use.used_bytes is not None:
-        shown.append(f", {size(int(use.used_bytes))} used")
-    if use.share_ratio is not None:
-        shown.append(f", {use.share_ratio:.0%} of the GPU's time")
-    if use.throttled_ratio is not None:
-        shown.append(f", launches wait {use.throttled_ratio:.0%} of the time")
-    return "".join(shown)
-
-
-def _grants(facts: Facts, pod: Json) -> Iterator[str]:
-    for name, gpus in _shares(pod).items():
-        keys = {gpu.id: (facts.namespace, facts.name, name, gpu.id) for gpu in gpus}
-        shares = "; ".join(
-            f"{size(gpu.memory_bytes)} and {gpu.core_percent} % of GPU {gpu.minor} ({gpu.id})"
-            + _used(facts.use.get(keys[gpu.id], SliceUse()))
-            for gpu in gpus
-        )
-        policy = _policy(pod, name)
-        yield f"container {name or '(all)'}: {shares}; compute policy {policy}"
+    if (use := each.use) and use.used_bytes is not None:
+        parts.append(f"{size(int(use.used_bytes))} used")
+    if use and use.share_ratio is not None:
+        parts.append(f"{use.share_ratio:.0%} of the GPU's time")
+    if use and use.throttled_ratio is not None:
+        parts.append(f"launches wait {use.throttled_ratio:.0%} of the time")
+    return f"{', '.join(parts)}; compute policy {_policy(pod, each.container)}"
 
 
 def _policy(pod: Json, container: str) -> Policy:
@@ -274,19 +235,6 @@ def _policy(pod: Json, container: str) -> Policy:
     return Policy(text) if text in [*Policy] else Policy.FAIR
 
 
-def _beside(facts: Facts, pod: Json) -> Sequence[str]:
-    """Return the other pods that share a GPU with this one."""
-    mine = {gpu.id for gpus in _shares(pod).values() for gpu in gpus}
-    own = at(pod, "metadata").get("uid")
-    return sorted(
-        f"{at(each, 'metadata').get('namespace')}/{at(each, 'metadata').get('name')}"
-        for each in facts.pods
-        if at(each, "metadata").get("uid") != own
-        and at(each, "status").get("phase") not in ("Succeeded", "Failed")
-        and mine & {gpu.id for gpus in _shares(each).values() for gpu in gpus}
-    )
-
-
 # --- Kubernetes' objects
 
 
@@ -295,12 +243,7 @@ def _node(facts: Facts) -> str:
 
 
 def _note(event: Json) -> str:
-    """Return an Event's text, in either version of its API."""
-    return str(event.get("note") or event.get("message") or "")
-
-
-def _regarding(event: Json) -> Json:
-    return at(event, "regarding") or at(event, "involvedObject")
+    return str(event.get("note") or "")
 
 
 def _cut(text: str) -> str:

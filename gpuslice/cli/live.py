@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuslice.cli import cluster
 from gpuslice.cli.cluster import Cluster, Node
-from gpuslice.cli.use import Sample, Use, parse
+from gpuslice.cli.use import Sample, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
 from gpuslice.kube.client import Kube
@@ -49,25 +49,22 @@ class Reader:
     async def grants(self) -> Cluster:
         """Return the nodes and waiting pods, read again after _GRANTS_S. Raises KubeError."""
         if self.clock() - self._listed_s >= _GRANTS_S:
-            devices, pods = await asyncio.gather(self._list(DEVICES), self._pods())
-            found, agents = cluster.read(devices, pods), await self._agents(pods)
-            for node in found.nodes:
-                node.agent = agents.get(node.name)
+            found = cluster.read(*await asyncio.gather(self._list(DEVICES), self._pods()))
             if self.namespace:
                 found = cluster.of_namespace(found, self.namespace)
             self._cluster, self._listed_s = found, self.clock()
         return self._cluster
 
-    async def use(self, nodes: Iterable[Node]) -> Mapping[str, Use]:
-        """Return the use of each of the nodes whose agent answers, by the node's name."""
-        limit, found = asyncio.Semaphore(_AT_ONCE), dict[str, Use]()
+    async def use(self, nodes: Iterable[Node]) -> bool:
+        """Read the nodes' use from their agents. Return whether any of them answers."""
+        limit = asyncio.Semaphore(_AT_ONCE)
         failed: list[str] = []
 
-        async def ask(node: Node) -> None:
-            assert node.agent is not None
+        async def ask(node: Node) -> bool:
+            node.show(None)
             async with limit:
-                if "use" in self.notices:
-                    return
+                if node.agent is None or "use" in self.notices:
+                    return False
                 try:
                     where = (names.NAMESPACE, node.agent.pod, node.agent.port, "/metrics")
                     page = await port_forward.get(self.kube, *where, _TIMEOUT_S)
@@ -76,31 +73,27 @@ class Reader:
                     if isinstance(error, KubeError) and error.status == _FORBIDDEN:
                         self.notices["use"] = _missing("pods/portforward", "get, create")
                     failed.append(f"{node.name}: {error}")
-                    return
-            found[node.name] = sample.since(self._samples.get(node.name))
+                    return False
+            node.show(sample.since(self._samples.get(node.name)))
             self._samples[node.name] = sample
+            return True
 
         self.notices.pop("use", None)
         self.notices.pop("agents", None)
-        await asyncio.gather(*(ask(node) for node in nodes if node.agent is not None))
+        answered = await asyncio.gather(*map(ask, nodes))
         if failed and "use" not in self.notices:
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             self.notices["agents"] = f"the use of some nodes is not known: {min(failed)}{more}"
-        return found
+        return any(answered)
 
-    async def once(
-        self, nodes: Sequence[str] | None, pause_s: float
-    ) -> tuple[Cluster, Mapping[str, Use]]:
-        """Return the chosen nodes with their use. A rate needs two samples."""
-        chosen = (await self.grants()).only(nodes)
-        use = await self.use(chosen.nodes)
-        if use:
+    async def rates(self, nodes: Sequence[Node], pause_s: float) -> None:
+        """Read the nodes' use twice, because a rate needs two samples."""
+        if await self.use(nodes):
             await asyncio.sleep(pause_s)
-            use = await self.use(chosen.nodes)
-        return chosen, use
+            await self.use(nodes)
 
     async def _pods(self) -> Sequence[Json]:
-        """Return all pods; only the namespace's if the user may not list those of others."""
+        """Return all pods; only the namespace's and the agents' if the user may not list others."""
         try:
             return await self._list("/api/v1/pods", fieldSelector=cluster.LIVE_PODS)
         except KubeError as error:
@@ -111,22 +104,16 @@ class Reader:
             " namespaces (ClusterRole gpuslice-viewer)"
         )
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        return await self._list(path, fieldSelector=cluster.LIVE_PODS)
-
-    async def _agents(self, pods: Sequence[Json]) -> Mapping[str, cluster.Agent]:
-        if "pods" not in self.notices:
-            return cluster.agents(pods)
-        path, labels = (
-            f"/api/v1/namespaces/{names.NAMESPACE}/pods",
-            f"{names.LABEL_NAME}={names.AGENT}",
-        )
+        pods = await self._list(path, fieldSelector=cluster.LIVE_PODS)
+        path = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
         try:
-            return cluster.agents(await self._list(path, labelSelector=labels))
+            labels = f"{names.LABEL_NAME}={names.AGENT}"
+            return [*pods, *await self._list(path, labelSelector=labels)]
         except KubeError as error:
             if error.status != _FORBIDDEN:
                 raise
             self.notices["use"] = _missing("pods", "list")
-            return {}
+            return pods
 
     async def _list(self, path: str, **query: str) -> Sequence[Json]:
         read = self.kube.list(path, page=0, resourceVersion=_CACHED, **query)

@@ -6,22 +6,23 @@ It imports no command before the command runs, so that `--help` is quick.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
 COMMANDS: Final = (
-    ("top", "show GPUs and slices, and their use", "gpuslice.cli.top:main"),
-    ("ui", "show them in a browser, on this machine", "gpuslice.cli.ui:main"),
-    ("explain", "why a pod waits, was refused or is slow", "gpuslice.cli.explain:main"),
-    ("doctor", "check this node, and list what to change", "gpuslice.cli.programs:doctor"),
-    ("simulate", "show where pods would be placed, and why", "gpuslice.cli.programs:simulate"),
-    ("run", "run a program under limits, outside a container", "gpuslice.cli.programs:run"),
-    ("show", "show a grant's limits, and their use", "gpuslice.cli.programs:show"),
-    ("uninstall", "remove what gpuslice wrote into a cluster", "gpuslice.cli.programs:uninstall"),
+    ("top", "show GPUs and slices, and their use", "gpuslice.cli.top"),
+    ("ui", "show them in a browser, on this machine", "gpuslice.cli.ui"),
+    ("explain", "why a pod waits, was refused or is slow", "gpuslice.cli.explain"),
+    ("doctor", "check this node, and list what to change", "nri_plugin.doctor.command"),
+    ("simulate", "show where pods would be placed, and why", "scheduler.command_line"),
+    ("run", "run a program under limits, outside a container", "shim.cli"),
+    ("show", "show a grant's limits, and their use", "shim.cli"),
+    ("uninstall", "remove what gpuslice wrote into a cluster", "scheduler.command_line"),
 )
-"""Name, help and function of each command. A function takes the arguments after the name, and
-returns the exit status."""
+"""Name, help and module of each command. The module's `main` returns the exit status."""
+_WITH_COMMANDS: Final = ("scheduler.command_line", "shim.cli")
+"""Modules whose `main` takes the command's name as its first argument."""
 
 _HELP: Final = """\
 usage: gpuslice [--help] [--version] COMMAND [ARGUMENT]...
@@ -39,21 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status; 2 if there is no such command."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
-        sys.stdout.write(help_text())
+        lines = (f"  {known:<11}{text}" for known, text, _ in COMMANDS)
+        sys.stdout.write(_HELP.format(commands="\n".join(lines)))
         return 0
     if name == "--version":
         sys.stdout.write(version_text())
         return 0
-    for known, _, target in COMMANDS:
+    for known, _, module in COMMANDS:
         if name == known:
-            return _load(target)(rest)
+            given = [name, *rest] if module in _WITH_COMMANDS else rest
+            status: int = import_module(module).main(given, prog="gpuslice")
+            return status
     allowed = ", ".join(known for known, _, _ in COMMANDS)
     sys.stderr.write(f"gpuslice: invalid command {name!r}: must be one of {allowed}\n")
     return 2
-
-
-def help_text() -> str:
-    return _HELP.format(commands="\n".join(f"  {name:<11}{text}" for name, text, _ in COMMANDS))
 
 
 def version_text() -> str:
@@ -76,9 +76,3 @@ def version() -> str:
 
         project = Path(__file__).parents[2] / "pyproject.toml"
         return str(tomllib.loads(project.read_text())["project"]["version"])
-
-
-def _load(target: str) -> Callable[[Sequence[str]], int]:
-    module, _, name = target.partition(":")
-    function: Callable[[Sequence[str]], int] = getattr(import_module(module), name)
-    return function

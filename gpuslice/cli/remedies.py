@@ -65,29 +65,25 @@ class Do(StrEnum):
     WAIT = "wait: kube-scheduler tries the pod again within minutes"
 
 
-WAITING: Final[Mapping[Waits, Do]] = {
-    Waits.FITS: Do.CRITERIA,
-    Waits.NODE_UNKNOWN: Do.SCHEDULER,
-    Waits.NO_DEVICE: Do.AGENT,
-    Waits.DEVICE_STALE: Do.AGENT,
-    Waits.DEVICE_UNREADABLE: Do.AGENT,
-    Waits.AGENT_MISSING: Do.AGENT,
-    Waits.AGENT_LEASE_EXPIRED: Do.AGENT,
-    Waits.AGENT_NOT_READY: Do.DOCTOR,
-    Waits.NOT_ISOLATING: Do.ISOLATES,
-    Waits.PARTITIONED: Do.PARTITION,
-    Waits.TOO_FEW_GPUS: Do.ADD_NODE,
-    Waits.NO_GPU_SELECTED: Do.SELECTOR,
-    Waits.GPU_TOO_SMALL: Do.ADD_NODE,
-    Waits.NO_USABLE_GPU: Do.GPU,
-    Waits.MEMORY: Do.CAPACITY,
-    Waits.CORE: Do.CAPACITY,
-    Waits.MEMORY_AND_CORE: Do.CAPACITY,
-    Waits.GPUS: Do.CAPACITY,
-    Waits.SCOPE: Do.CAPACITY,
-    Waits.TOGETHER: Do.CAPACITY,
-    Waits.LEASES_LOST: Do.SCHEDULER,
+_BY_WAIT: Final = {
+    Do.CRITERIA: (Waits.FITS,),
+    Do.SCHEDULER: (Waits.NODE_UNKNOWN, Waits.LEASES_LOST),
+    Do.AGENT: (
+        *(Waits.NO_DEVICE, Waits.DEVICE_STALE, Waits.DEVICE_UNREADABLE),
+        *(Waits.AGENT_MISSING, Waits.AGENT_LEASE_EXPIRED),
+    ),
+    Do.DOCTOR: (Waits.AGENT_NOT_READY,),
+    Do.ISOLATES: (Waits.NOT_ISOLATING,),
+    Do.PARTITION: (Waits.PARTITIONED,),
+    Do.ADD_NODE: (Waits.TOO_FEW_GPUS, Waits.GPU_TOO_SMALL),
+    Do.SELECTOR: (Waits.NO_GPU_SELECTED,),
+    Do.GPU: (Waits.NO_USABLE_GPU,),
+    Do.CAPACITY: (
+        *(Waits.MEMORY, Waits.CORE, Waits.MEMORY_AND_CORE),
+        *(Waits.GPUS, Waits.SCOPE, Waits.TOGETHER),
+    ),
 }
+WAITING: Final = {reason: do for do, reasons in _BY_WAIT.items() for reason in reasons}
 
 _BY_REMEDY: Final = {
     Do.POD: (

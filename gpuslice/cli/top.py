@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from gpuslice.cli.document import document
+from gpuslice.cli.cluster import document
 from gpuslice.cli.live import REFRESH_S, Reader
 from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
@@ -27,9 +27,9 @@ pods/portforward. A figure that is not known is "-". Without a terminal, --once 
 """
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     parser = argparse.ArgumentParser(
-        prog="gpuslice top",
+        prog=f"{prog} top",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -59,8 +59,9 @@ async def _run(chosen: argparse.Namespace) -> None:
     async with Kube(load(), load, user_agent="gpuslice-top") as kube:
         reader = Reader(kube, chosen.namespace)
         if chosen.output == "json":
-            cluster, use = await reader.once(chosen.node, REFRESH_S)
-            text = json.dumps(document(cluster, use, reader.notices.values()), indent=1)
+            cluster = (await reader.grants()).only(chosen.node)
+            await reader.rates(cluster.nodes, REFRESH_S)
+            text = json.dumps(document(cluster, reader.notices.values()), indent=1)
             sys.stdout.write(f"{text}\n")
             return
         # rich is imported while the API server answers.

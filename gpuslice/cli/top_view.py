@@ -3,15 +3,14 @@ colour. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rich.text import Text
 
 from gpuslice.cli.cluster import Cluster, Gpu, Node, Slice, Waiting
-from gpuslice.cli.document import used_bytes
-from gpuslice.cli.use import SliceUse, Use
+from gpuslice.cli.use import SliceUse
 
 _BAR: Final = 12
 _FIGURES: Final = 50
@@ -29,10 +28,9 @@ _UNKNOWN: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a display shows at one time. use: by node; nodes without an answer are absent."""
+    """What a display shows at one time."""
 
     cluster: Cluster
-    use: Mapping[str, Use]
     notices: Sequence[str]
     width: int
     ascii_only: bool = False
@@ -91,23 +89,18 @@ def _summary(frame: Frame) -> Text:
     gpus = [gpu for node in frame.cluster.nodes for gpu in node.gpus]
     total, granted = sum(g.memory_bytes for g in gpus), sum(g.granted_bytes for g in gpus)
     slices = sum(len(gpu.slices) for gpu in gpus)
-    parts = [
-        f"nodes: {len(frame.cluster.nodes)}, GPUs: {len(gpus)}, slices: {slices}",
-        f"memory {granted / _GIB:,.0f} of {total / _GIB:,.0f} GiB granted"
-        f" ({_percent(granted / total if total else 0.0)})",
-    ]
-    return Text("; ".join(parts), "bold")
+    counts = f"nodes: {len(frame.cluster.nodes)}, GPUs: {len(gpus)}, slices: {slices}"
+    part = _percent(granted / total if total else 0.0)
+    memory = f"memory {granted / _GIB:,.0f} of {total / _GIB:,.0f} GiB granted ({part})"
+    return Text(f"{counts}; {memory}", "bold")
 
 
 def _node(node: Node, frame: Frame, signs: str) -> Iterator[Text]:
-    use = frame.use.get(node.name)
     yield Text(node.name, "bold")
     for gpu in node.gpus:
         if not _is_free(gpu):
-            yield _gpu(gpu, use, frame.width, signs)
-            for each in gpu.slices:
-                found = use.slices.get(each.key(gpu), SliceUse()) if use else SliceUse()
-                yield _slice(each, found, frame.width, signs)
+            yield _gpu(gpu, frame.width, signs)
+            yield from (_slice(each, frame.width, signs) for each in gpu.slices)
     free = [gpu for gpu in node.gpus if _is_free(gpu)]
     if free:
         minors = ", ".join(str(gpu.minor) for gpu in free)
@@ -119,8 +112,8 @@ def _is_free(gpu: Gpu) -> bool:
     return gpu.healthy and not gpu.slices
 
 
-def _gpu(gpu: Gpu, use: Use | None, width: int, signs: str) -> Text:
-    used = used_bytes(gpu, use)
+def _gpu(gpu: Gpu, width: int, signs: str) -> Text:
+    used = gpu.used_bytes
     name = f"  GPU {gpu.minor} {gpu.model}" + ("" if gpu.healthy else " UNHEALTHY")
     total = gpu.memory_bytes
     figures = [
@@ -133,7 +126,8 @@ def _gpu(gpu: Gpu, use: Use | None, width: int, signs: str) -> Text:
     return line
 
 
-def _slice(each: Slice, use: SliceUse, width: int, signs: str) -> Text:
+def _slice(each: Slice, width: int, signs: str) -> Text:
+    use = each.use or SliceUse()
     name = "/".join(filter(None, (each.namespace, each.pod, each.container)))
     limit = use.limit_bytes or each.memory_bytes
     line = Text(_fit(f"    {name}", width - _FIGURES))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import secrets
 import sys
 import webbrowser
@@ -20,8 +19,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gpuslice.cli.cluster import Cluster
-from gpuslice.cli.document import document
+from gpuslice.cli.cluster import Cluster, document
 from gpuslice.cli.live import Reader
 from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
@@ -78,21 +76,18 @@ class Page:
                 return _text(502, f"the API server: {error}")
             matching = [node for node in whole.nodes if wanted in node.name]
             shown = Cluster(matching[:_NODES], whole.waiting)
-            use = await self.reader.use(shown.nodes)
-        found = dict(document(shown, use, self.reader.notices.values()))
-        found |= {"matching": len(matching), "total": len(whole.nodes)}
-        return web.Response(
-            text=json.dumps(found), content_type="application/json", headers=_HEADERS
-        )
+            await self.reader.use(shown.nodes)
+            found = document(shown, self.reader.notices.values()) | {"total": len(whole.nodes)}
+        return web.json_response(found, headers=_HEADERS)
 
 
 def _text(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n", headers=_HEADERS)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     parser = argparse.ArgumentParser(
-        prog="gpuslice ui",
+        prog=f"{prog} ui",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

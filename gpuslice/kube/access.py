@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -21,9 +21,6 @@ import yaml
 
 from gpuslice.kube import kubeconfig as plain
 from gpuslice.kube.addresses import host_port
-
-if TYPE_CHECKING:
-    from kubernetes.client import Configuration
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory in which the kubelet writes and refreshes a pod's token."""
@@ -73,13 +70,17 @@ def load(
     kubectl's defaults. Raises AccessError."""
     if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
         return _as_pod(environ, service_account)
-    if found := plain.read(kubeconfig, environ):
-        server = urlsplit(found["server"])
-        proxies = getproxies()
-        proxy = found["proxy"] or proxies.get(server.scheme, proxies.get("all", ""))
-        bypassed = proxy_bypass(server.hostname or "", {"no": proxies.get("no", "")})
-        return _dated(Access(**{**found, "proxy": "" if bypassed else proxy}), kubeconfig)
-    return _as_kubectl(kubeconfig)
+    fields = plain.read(kubeconfig, environ)
+    found = Access(**fields) if fields else _as_kubectl(kubeconfig)
+    server, proxies = urlsplit(found.server), getproxies()
+    proxy = found.proxy or proxies.get(server.scheme, proxies.get("all", ""))
+    bypassed = proxy_bypass(server.hostname or "", {"no": proxies.get("no", "")})
+    files = (found.ca_file, found.certificate_file, found.key_file)
+    try:
+        changed = tuple(os.stat(each).st_mtime_ns for each in files if each)
+    except OSError as error:
+        raise AccessError(f"kubeconfig {kubeconfig}: {error}") from error
+    return replace(found, proxy="" if bypassed else proxy, changed=changed)
 
 
 def _as_pod(environ: Mapping[str, str], service_account: Path) -> Access:
@@ -120,30 +121,13 @@ def _as_kubectl(kubeconfig: str) -> Access:
     except (config.ConfigException, *_UNUSABLE) as error:
         raise AccessError(f"{where}: {error}") from error
     files = [str(each or "") for each in (cluster.ssl_ca_cert, cluster.cert_file, cluster.key_file)]
-    found = Access(
+    return Access(
         server=str(cluster.host).rstrip("/"),
         authorization=authorization,
         ca_file=files[0],
         certificate_file=files[1],
         key_file=files[2],
         server_name=str(cluster.tls_server_name or ""),
-        proxy=_proxy(cluster),
+        proxy=str(cluster.proxy or ""),
         verify=bool(cluster.verify_ssl),
     )
-    return _dated(found, kubeconfig)
-
-
-def _dated(found: Access, kubeconfig: str) -> Access:
-    """Return the access with the modification times of its files."""
-    files = (found.ca_file, found.certificate_file, found.key_file)
-    try:
-        return replace(found, changed=tuple(os.stat(each).st_mtime_ns for each in files if each))
-    except OSError as error:
-        raise AccessError(f"kubeconfig {kubeconfig}: {error}") from error
-
-
-def _proxy(configuration: Configuration) -> str:
-    """Return the proxy of the kubeconfig or the environment; "" if NO_PROXY lists the host."""
-    host = urlsplit(str(configuration.host)).hostname or ""
-    bypassed = proxy_bypass(host, {"no": str(configuration.no_proxy or "")})
-    return "" if bypassed else str(configuration.proxy or "")

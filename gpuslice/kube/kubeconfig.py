@@ -16,12 +16,9 @@ import yaml
 from gpuslice.kube.fields import NOTHING, Json, at, objects
 
 DEFAULT: Final = "~/.kube/config"
-_USER: Final = frozenset(
-    {
-        *("token", "tokenFile"),
-        *("client-certificate", "client-certificate-data", "client-key", "client-key-data"),
-    }
-)
+_USER: Final = frozenset({"token", "tokenFile"}) | {
+    *("client-certificate", "client-certificate-data", "client-key", "client-key-data")
+}
 
 
 def read(path: str, environ: Mapping[str, str]) -> Mapping[str, Any] | None:

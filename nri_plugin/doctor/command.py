@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -40,7 +41,9 @@ _INDENT: Final = " " * 8
 
 
 def main(
-    arguments: Sequence[str], environment: Mapping[str, str], prog: str = command_line.PROG
+    arguments: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    prog: str = command_line.PROG,
 ) -> int:
     logging.getLogger().addHandler(logging.NullHandler())
     known = parser(prog)

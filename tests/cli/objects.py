@@ -58,8 +58,6 @@ def page(pod_name: str, used: float, throttled_s: float = 0.0) -> bytes:
     metrics.container_used.labels(*key).set(used)
     metrics.container_limit.labels(*key).set(20 * GIB)
     metrics.throttled.labels(*key).inc(throttled_s)
-    metrics.requested.labels(*key).set(0.5)
-    metrics.policies.labels(*key, "fair").set(1)
     for window, ratio in (("10s", 0.25), ("1s", 0.9)):
         metrics.share.labels(*key, window).set(ratio)
     metrics.memory_used.labels(GPU).set(used)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gpuslice.cli import remedies
+from gpuslice.cli.cluster import Gpu, Slice
 from gpuslice.cli.explanation import MAX_LINES, Facts, explain
 from gpuslice.cli.remedies import Do
 from gpuslice.cli.use import SliceUse
 from gpuslice.contract import names
 from gpuslice.contract.dialects import DIALECTS
 from gpuslice.contract.grant_file import Policy
-from gpuslice.contract.grants import GpuGrant, encode
 from nri_plugin.policy import refusals
 from nri_plugin.policy.refusals import Reason as Refused
 from scheduler import events
@@ -28,7 +28,6 @@ from tests.scheduler.objects import Gi, container, pod
 
 _ASKING = container("main", core=30, memory=4 * Gi)
 _CONDITION = {"type": "PodScheduled", "message": "0/2 nodes are available: 1 Insufficient cpu."}
-_GRANTS = {names.ANNOTATION_GRANTS: encode({"main": [GpuGrant("GPU-0", 0, 4 * Gi, 30)]})}
 
 
 def _do(lines: Any) -> str:
@@ -45,8 +44,16 @@ def _waiting(message: str = "", **status: Any) -> dict[str, Any]:
     return {**pod(_ASKING), "status": {"phase": "Pending", "conditions": conditions, **status}}
 
 
-def _running(*, uid: str = "u-1", **annotations: str) -> dict[str, Any]:
-    return pod(_ASKING, uid=uid, node="n1", phase="Running", annotations={**_GRANTS, **annotations})
+def _running(**annotations: str) -> dict[str, Any]:
+    return pod(_ASKING, node="n1", phase="Running", annotations=annotations)
+
+
+def _gpus(*pods: str) -> list[Gpu]:
+    """Return the node's GPUs: one that the pods share, and another pod's."""
+    first, second = (Gpu(f"GPU-{at}", at, "", 80 * Gi, True) for at in range(2))
+    first.slices = [Slice("default", name, "main", 4 * Gi, 30) for name in pods]
+    second.slices = [Slice("default", "other", "main", 4 * Gi, 30)]
+    return [first, second]
 
 
 def _event(reason: str, text: str, **regarding: str) -> dict[str, Any]:
@@ -190,23 +197,23 @@ def test_an_event_about_a_running_pod(reason: str) -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_what_slows_a_pod(policy: Policy) -> None:
     mine = _running(**{names.ANNOTATION_COMPUTE: policy})
-    alone = Facts("default", "p", mine, pods=[mine, pod(_ASKING, uid="u-3", node="n1")])
-    lines = explain(alone)
+    lines = explain(Facts("default", "p", mine, gpus=_gpus("p")))
     assert lines[1].endswith(f"4 GiB and 30 % of GPU 0 (GPU-0); compute policy {policy}")
     assert "  on the same GPU: no pod" in lines
     do = Do.FAIR if policy is Policy.CAPPED else Do.PROFILE
     assert _is(do, _do(lines))
-    beside = explain(Facts("default", "p", mine, pods=[mine, _running(uid="u-2")]))
+    beside = explain(Facts("default", "p", mine, gpus=_gpus("p", "pod-u-2")))
     assert "  on the same GPU: default/pod-u-2" in beside
     assert _is(remedies.SLOW[policy], _do(beside))
 
 
 def test_what_is_measured_decides_whether_gpuslice_slows_a_pod() -> None:
     mine = _running(**{names.ANNOTATION_COMPUTE: Policy.CAPPED})
-    key = ("default", "p", "main", "GPU-0")
     for ratio, do in ((0.4, Do.FAIR), (0.01, Do.PROFILE)):
         use = SliceUse(used_bytes=2 * Gi, share_ratio=0.3, throttled_ratio=ratio)
-        lines = explain(Facts("default", "p", mine, pods=[mine], use={key: use}))
+        gpus = _gpus("p")
+        gpus[0].slices[0].use = use
+        lines = explain(Facts("default", "p", mine, gpus=gpus))
         waits = f"2 GiB used, 30% of the GPU's time, launches wait {ratio:.0%} of the time"
         assert waits in lines[1] and _is(do, _do(lines))
 

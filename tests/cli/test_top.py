@@ -12,9 +12,8 @@ from aiohttp import web
 
 from gpuslice.cli import cluster, top_view
 from gpuslice.cli.cluster import Cluster
-from gpuslice.cli.document import document
 from gpuslice.cli.live import DEVICES, Reader
-from gpuslice.cli.use import SliceUse, Use, parse
+from gpuslice.cli.use import Sample, SliceUse, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
 from gpuslice.kube.errors import KubeError
@@ -106,20 +105,20 @@ def test_a_namespace_has_its_own_slices_and_the_gpus_whole_sums() -> None:
 
 def test_figures_are_those_of_the_agents_metrics_and_rates_need_two_samples() -> None:
     before, after = parse(page("p", GIB, 3.0), 10.0), parse(page("p", 2 * GIB, 4.0), 12.0)
-    expected = {"share_ratio": 0.25, "request_ratio": 0.5, "limit_bytes": 20 * GIB}
     first = before.since(None).slices[KEY]
-    assert first == SliceUse(used_bytes=GIB, throttled_s=3.0, policy="fair", **expected)
+    assert first == SliceUse(GIB, 20 * GIB, share_ratio=0.25, throttled_s=3.0)
     second = after.since(before)
     assert second.slices[KEY].throttled_ratio == 0.5
-    assert second.gpus[GPU].used_bytes == 2 * GIB
+    assert second.gpus[GPU] == 2 * GIB
     assert before.since(after).slices[KEY].throttled_ratio is None
 
 
 def test_an_agent_without_a_metric_leaves_it_unknown() -> None:
-    use = parse(b"other 1\n", 0.0).use
-    assert use == Use()
+    sample = parse(b"other 1\n", 0.0)
+    assert sample == Sample(0.0, {}, {})
     (node,) = cluster.read(devices(), [holder("p", 20, 50)]).nodes
-    found = document(Cluster([node], ()), {node.name: use}, ())
+    node.show(sample)
+    found = cluster.document(Cluster([node], ()), ())
     (gpu, _) = found["nodes"][0]["gpus"]
     assert (gpu["used_bytes"], gpu["slices"][0]["use"]) == (None, None)
     json.dumps(found)
@@ -167,8 +166,9 @@ async def test_a_reader_lists_once_in_ten_seconds_and_asks_the_agents() -> None:
     async with client_of(_served(holder("p", 20, 50))) as kube:
         reader = Reader(kube, clock=clock)
         found = await reader.grants()
-        use = await reader.use(found.nodes)
-        assert use["node-0000"].slices[KEY].used_bytes == 5 * GIB
+        assert await reader.use(found.nodes)
+        used = found.nodes[0].gpus[0].slices[0].use
+        assert used and used.used_bytes == 5 * GIB
         clock.seconds += 9
         assert await reader.grants() is found
         clock.seconds += 2
@@ -179,7 +179,7 @@ async def test_a_reader_lists_once_in_ten_seconds_and_asks_the_agents() -> None:
 async def test_without_portforward_one_line_names_the_right() -> None:
     async with client_of(_served(holder("p", 20, 50), may_forward=False)) as kube:
         reader = Reader(kube)
-        assert await reader.use((await reader.grants()).nodes) == {}
+        assert not await reader.use((await reader.grants()).nodes)
         (line,) = reader.notices.values()
         assert (
             line
@@ -192,7 +192,7 @@ async def test_without_a_right_to_all_pods_a_namespace_still_has_its_own() -> No
         reader = Reader(kube, "ns")
         found = await reader.grants()
         assert [each.pod for each in found.nodes[0].gpus[0].slices] == ["p"]
-        assert "node-0000" in await reader.use(found.nodes)
+        assert await reader.use(found.nodes)
         (line,) = reader.notices.values()
         assert "no right to list pods of all namespaces" in line
         with pytest.raises(KubeError, match="Forbidden"):
@@ -226,8 +226,8 @@ async def test_a_failed_connection_is_an_error(sent: list[bytes], text: str) -> 
 
 def _frame(width: int = 80, ascii_only: bool = True) -> top_view.Frame:
     found = cluster.read(devices(2), [holder("p", 20, 50, 50), waiting("w", "x" * 200)])
-    use = {"node-0000": parse(page("p", 19.5 * GIB), 0.0).use}
-    return top_view.Frame(found, use, ["a notice"], width, ascii_only)
+    found.nodes[0].show(parse(page("p", 19.5 * GIB), 0.0))
+    return top_view.Frame(found, ["a notice"], width, ascii_only)
 
 
 def test_a_frame_fits_80_columns_and_reads_without_colour() -> None:
@@ -244,7 +244,7 @@ def test_a_frame_fits_80_columns_and_reads_without_colour() -> None:
 
 def test_a_low_terminal_shows_the_nodes_that_fit_and_says_so() -> None:
     found = cluster.read(devices(100), [])
-    frame = top_view.Frame(found, {}, [], 80)
+    frame = top_view.Frame(found, [], 80)
     shown = [line.plain for line in top_view.lines(frame, 24)]
     assert len(shown) <= 24
     assert any("90 more nodes" in line for line in shown)

@@ -70,7 +70,7 @@ def _read(installed: ControlPlane, node: str) -> Mapping[str, str]:
             reader = Reader(kube)
             shown = [each for each in (await reader.grants()).nodes if each.name == node]
             assert [each.agent is not None for each in shown] == [True]
-            assert await reader.use(shown) == {}
+            assert not await reader.use(shown)
             facts = await explain.read(kube, names.NAMESPACE, "agent", time.time())
             assert facts.pod is not None
             return {**reader.notices, "explain": ", ".join(facts.missing)}
