@@ -80,7 +80,11 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     events = await _list(kube, path, missing, about) or ()
     if pod is None:
-        return Facts(namespace, name, None, _latest_first(events, ""), missing=missing)
+        pods = await _list(kube, f"/api/v1/namespaces/{namespace}/pods", missing) or ()
+        found = (str(at(each, "metadata").get("name", "")) for each in pods)
+        alike = sorted(each for each in found if each.startswith(f"{name}-"))
+        facts = Facts(namespace, name, None, _latest_first(events, ""), alike=alike)
+        return replace(facts, missing=missing)
     live = {cache.PODS: cluster.LIVE_PODS}
     listed = {path: await _list(kube, path, missing, live.get(path, "")) for path in KINDS}
     leases = filter(None, map(agent_lease, listed[cache.LEASES] or ()))

@@ -5,6 +5,7 @@ An explanation has at most MAX_LINES lines, and the last one says what to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +26,9 @@ MAX_LINES: Final = 10
 _MAX_CHARS: Final = 400
 _DELAYED: Final = 0.05
 """A pod is slow by gpuslice if its launches wait for a larger part of the time."""
+_FULL: Final = 0.9
+"""A pod with this part of a GPU's time fills the GPU."""
+_PREEMPTION: Final = r",?( no new claims to deallocate,)? preemption: "
 _GROUPS: Final = 3
 """The most lines of nodes, of containers and of Events."""
 _EVENTS_KEPT: Final = "the API server keeps Events for an hour by default"
@@ -44,6 +48,8 @@ class Facts:
     account: Account | None = None
     nearest: Nearest | None = None
     gpus: Sequence[Gpu] = ()
+    alike: Sequence[str] = ()
+    """Pods whose names begin with this one, if there is no pod of it."""
     unready: Mapping[str, str] = field(default_factory=dict)
     missing: Sequence[str] = ()
 
@@ -93,7 +99,7 @@ def _explained(facts: Facts) -> _Found:
         return _Found(f"refused by the agent of node {_node(facts)}", [text], do)
     if status.get("phase") in ("Succeeded", "Failed"):
         why = [f"{status.get('reason')}: {status.get('message')}"] if status.get("reason") else []
-        return _Found(f"has ended ({status['phase']})", why, Do.RESCHEDULE)
+        return _Found(f"has ended ({status['phase']})", why, Do.ENDED)
     return _running(facts, pod) if _node(facts) else _waiting(facts, pod)
 
 
@@ -102,11 +108,14 @@ def _explained(facts: Facts) -> _Found:
 
 def _at_apply(facts: Facts) -> _Found:
     """Explain a pod that was not created, by the Event of the workload that could not create it."""
+    if facts.alike:
+        lines = [f"pods of this name: {some_of(facts.alike, _GROUPS)}"]
+        return _Found("is no pod", lines, Do.EXPLAIN)
     for event in facts.events:
         owner = str(at(event, "regarding").get("name", ""))
-        is_owner = owner and (facts.name.startswith(owner) or owner.startswith(facts.name))
-        if is_owner and (denial := remedies.of_denial(_note(event))):
-            return _Found(f"refused at its creation, of {owner}", [denial[0]], denial[1])
+        if f"{facts.name}-".startswith(f"{owner}-") or owner.startswith(f"{facts.name}-"):
+            text, do = remedies.of_denial(_note(event)) or (_note(event), Do.NAMED)
+            return _Found(f"refused at its creation, of {owner}", [text], do)
     lines = ["no Event says why; `kubectl apply` prints the reason for which it refuses a pod"]
     return _Found("not found", lines, Do.MANIFEST)
 
@@ -139,7 +148,7 @@ def _waiting(facts: Facts, pod: Json) -> _Found:
         NOTHING,
     )
     # What follows is about pods that might be evicted for it, node by node.
-    message = str(condition.get("message") or "").partition(" preemption: ")[0]
+    message = re.split(_PREEMPTION, str(condition.get("message") or ""), maxsplit=1)[0]
     lines = [f"kube-scheduler: {message}"] if message else []
     if account is not None and account.error:
         return _Found("refused by the scheduler", [account.error], Do.POD)
@@ -150,8 +159,11 @@ def _waiting(facts: Facts, pod: Json) -> _Found:
         lines.append(f"node {nominated}: pods of lower priority are evicted for it")
         return _Found("waits for evicted pods to end", lines, Do.WAIT, str(nominated))
     lines += _notices(facts.events)
+    if any(each.get("reason") == scheduler_events.POD_PROBLEM for each in facts.events):
+        return _Found("waits, and cannot run as it is written", lines, Do.POD)
     if account is None:
-        return _Found("waits for a node", lines, Do.CRITERIA if message else Do.SCHEDULER)
+        do = Do.CRITERIA if message and "gpuslice" not in message else Do.SCHEDULER
+        return _Found("waits for a node", lines, Do.RIGHTS if facts.missing else do)
     if account.placed:
         (share, *_) = account.candidates[0].containers
         room = f"{size(share.memory_bytes)} of {share.uuid} are free for it"
@@ -190,27 +202,45 @@ def _running(facts: Facts, pod: Json) -> _Found:
         return _Found(
             f"is bound to {_node(facts)}, and does not run", [*stopped, *lines], Do.DESCRIBE
         )
+    ended, do_ended = _restarts(pod)
+    lines = [*ended, *lines]
     runs = "runs on" if at(pod, "status").get("phase") == "Running" else "is bound to"
     headline = f"{runs} {_node(facts)}"
     reasons = [str(each.get("reason")) for each in facts.events]
     serious = remedies.EVENTS.keys() - {scheduler_events.POD_NOTICE}
     if reason := next((each for each in reasons if each in serious), ""):
         return _Found(f"{headline}, with a problem", lines, remedies.EVENTS[reason])
+    if do_ended:
+        return _Found(f"{headline}, and was restarted", lines, do_ended)
     sharing = {f"{each.namespace}/{each.pod}" for gpu, _ in facts.slices for each in gpu.slices}
     beside = sorted(sharing - {f"{facts.namespace}/{facts.name}"})
-    policies = {_policy(pod, each.container) for _, each in facts.slices} or {Policy.FAIR}
-    waits = [each.use.throttled_ratio for _, each in facts.slices if each.use]
-    known = [ratio for ratio in waits if ratio is not None]
-    alone = not beside and not policies & {Policy.CAPPED}
-    delayed = max(known) > _DELAYED if known else not alone
-    do = (
-        Do.PROFILE
-        if not delayed
-        else remedies.SLOW[sorted(policies - {Policy.FAIR} or policies)[0]]
-    )
-    others = some_of(beside, _GROUPS) if beside else "no pod"
-    lines.append(f"on the same GPU: {others}")
-    return _Found(headline, lines, do)
+    lines.append(f"on the same GPU: {some_of(beside, _GROUPS) if beside else 'no pod'}")
+    return _Found(headline, lines, _speed(facts, pod))
+
+
+def _speed(facts: Facts, pod: Json) -> Do:
+    """Return what to do about the speed of a running pod, by what its slices use."""
+    uses = [(each.use, each) for _, each in facts.slices if each.use]
+    if not uses:
+        return Do.RIGHTS if facts.missing else Do.AGENT
+    if max(use.throttled_ratio or 0 for use, _ in uses) <= _DELAYED:
+        return Do.PROFILE
+    if min(use.share_ratio or 0 for use, _ in uses) >= _FULL:
+        return Do.FULL
+    named = (_policy(pod, each.container) or Policy.FAIR for _, each in uses)
+    return remedies.SLOW[min(named, key=lambda policy: (policy is Policy.FAIR, policy))]
+
+
+def _restarts(pod: Json) -> tuple[Sequence[str], Do | None]:
+    """Return a line for each container that was restarted, and what to do if one had failed."""
+    lines, failed = [], False
+    for each in objects(at(pod, "status"), "containerStatuses"):
+        if count := each.get("restartCount"):
+            last = at(at(each, "lastState"), "terminated")
+            code = last.get("exitCode")
+            lines.append(f"container {each.get('name')}: {count} restarts, last exit code {code}")
+            failed |= bool(code)
+    return lines, Do.PREVIOUS if failed else None
 
 
 def _grant(gpu: Gpu, each: Slice, pod: Json) -> str:
@@ -224,15 +254,16 @@ def _grant(gpu: Gpu, each: Slice, pod: Json) -> str:
         parts.append(f"{use.share_ratio:.0%} of the GPU's time")
     if use and use.throttled_ratio is not None:
         parts.append(f"launches wait {use.throttled_ratio:.0%} of the time")
-    return f"{', '.join(parts)}; compute policy {_policy(pod, each.container)}"
+    policy = _policy(pod, each.container)
+    return ", ".join(parts) + (f"; compute policy {policy}" if policy else "")
 
 
-def _policy(pod: Json, container: str) -> Policy:
-    """Return the container's compute policy, where the pod does not name it the usual default."""
+def _policy(pod: Json, container: str) -> Policy | None:
+    """Return the compute policy that the pod names for the container. None: the node's default."""
     annotations = texts(at(pod, "metadata"), "annotations")
     pods = annotations.get(names.ANNOTATION_COMPUTE, "")
     text = annotations.get(f"{names.ANNOTATION_COMPUTE_PREFIX}{container}", pods)
-    return Policy(text) if text in [*Policy] else Policy.FAIR
+    return Policy(text) if text in [*Policy] else None
 
 
 # --- Kubernetes' objects

@@ -44,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(_HELP.format(commands="\n".join(lines)))
         return 0
     if name == "--version":
-        sys.stdout.write(version_text())
+        from gpuslice.contract import grant_file, region_file
+
+        formats = f"region {region_file.VERSION}, grant {grant_file.VERSION}"
+        sys.stdout.write(f"gpuslice {version()} ({formats})\n")
         return 0
     for known, _, module in COMMANDS:
         if name == known:
@@ -54,14 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     allowed = ", ".join(known for known, _, _ in COMMANDS)
     sys.stderr.write(f"gpuslice: invalid command {name!r}: must be one of {allowed}\n")
     return 2
-
-
-def version_text() -> str:
-    """Return the versions of the product, and of the files that node agent and library share."""
-    from gpuslice.contract import grant_file, region_file
-
-    formats = f"region {region_file.VERSION}, grant {grant_file.VERSION}"
-    return f"gpuslice {version()} ({formats})\n"
 
 
 def version() -> str:

@@ -37,7 +37,10 @@ class Do(StrEnum):
         "have the operator run `python -m nri_plugin doctor` in the agent's pod of node {node}:"
         f" kubectl {_AGENTS}"
     )
+    ENDED = "nothing: it has ended; create it again to run it again"
+    EXPLAIN = "explain one of these pods"
     FAIR = f"recreate the pod with {names.ANNOTATION_COMPUTE}: {Policy.FAIR}, or more core"
+    FULL = "nothing: the pod itself fills the GPU's time"
     GATES = "remove the gates, or wait for the controller that removes them"
     GPU = "have the operator repair or uncordon the GPU: kubectl get device {node} -o yaml"
     IMAGE = "change the image as the reason says, and create the pod again"
@@ -49,13 +52,16 @@ class Do(StrEnum):
     MANIFEST = (
         "place its manifest without a cluster's refusal: gpuslice simulate --from-cluster -f FILE"
     )
+    NAMED = "change what the reason names, for example the quota of the namespace"
     NODE = "have the operator change the node as the reason says"
     NOTHING = "nothing: gpuslice does not affect this pod"
     OPERATOR = "have the operator of gpuslice change what the reason names"
     PARTITION = f"request one GPU, or remove {names.LABEL_PARTITION_POLICY} from the node"
     POD = "change the named field in the pod's manifest, and create the pod again"
+    PREVIOUS = "see why it ended: kubectl -n {namespace} logs --previous {pod}"
     PROFILE = "profile the program: gpuslice hardly delays it"
-    RESCHEDULE = "kubectl -n {namespace} delete pod {pod}: its controller creates it again"
+    RESCHEDULE = "kubectl -n {namespace} delete pod {pod}; create it again if it has no controller"
+    RIGHTS = "have the operator give you the ClusterRole and the Role gpuslice-viewer"
     RETRY = "wait: the kubelet retries until capacity is free"
     SCHEDULER = (
         "find the scheduler's pods, and their log: kubectl -n"
@@ -200,7 +206,8 @@ def of_answer(message: str) -> tuple[str, Do] | None:
 
 
 def of_denial(message: str) -> tuple[str, Do] | None:
-    """Return the text of an admission policy in a message of the API server, and the remedy."""
+    """Return the text of an admission policy in a message of the API server, and the remedy. None:
+    the message has none."""
     found = re.search(r"ValidatingAdmissionPolicy '([^']*)'.*? denied request: (.*)", message, re.S)
     do = POLICIES.get(found[1]) if found else None
     return (found[2], do) if found and do else None

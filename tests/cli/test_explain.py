@@ -157,7 +157,7 @@ async def test_without_rights_it_names_them_and_shows_the_rest() -> None:
         "pod default/pod-u-1: waits for a node",
         "  missing rights, so this is incomplete: list events in namespace default; list nodes;"
         " list leases in namespace gpuslice-system",
-        f"  do: {Do.SCHEDULER}",
+        f"  do: {Do.RIGHTS}",
     ]
     with pytest.raises(KubeError, match="Forbidden"):
         await _lines(_objects(), [_PATH])

@@ -103,7 +103,8 @@ def test_an_invalid_request_is_shown_with_its_field() -> None:
         ),
         (_waiting(), "waits for a node", Do.SCHEDULER),
         (_waiting("0/3 nodes"), "waits for a node", Do.CRITERIA),
-        (pod(_ASKING, phase="Failed"), "has ended (Failed)", Do.RESCHEDULE),
+        (pod(_ASKING, phase="Failed"), "has ended (Failed)", Do.ENDED),
+        (_waiting("gpuslice has not read all pods"), "waits for a node", Do.SCHEDULER),
     ],
 )
 def test_a_pod_that_waits_for_others(raw: dict[str, Any], headline: str, do: Do) -> None:
@@ -173,6 +174,29 @@ def test_a_pod_that_was_refused_at_its_creation(policy: str) -> None:
     assert _is(remedies.POLICIES[policy], _do(lines), node="NODE")
 
 
+@pytest.mark.parametrize(
+    ("owner", "is_the_pods"), [("p", True), ("p-6c9f", True), ("pq", False), ("q", False)]
+)
+def test_another_refusal_than_a_policys(owner: str, is_the_pods: bool) -> None:
+    """Only the pod's own workload counts, and not one whose name begins alike."""
+    lines = explain(Facts("default", "p", None, [_event("FailedCreate", "quota", name=owner)]))
+    assert ("  quota" in lines) is is_the_pods
+    assert _is(Do.NAMED if is_the_pods else Do.MANIFEST, _do(lines))
+
+
+def test_the_name_of_a_workload_with_pods() -> None:
+    lines = explain(Facts("default", "p", None, alike=["p-1", "p-2"]))
+    assert lines[1] == "  pods of this name: p-1, p-2" and _is(Do.EXPLAIN, _do(lines))
+
+
+def test_a_pod_that_no_scheduler_serves() -> None:
+    """The scheduler's Event is the answer, whatever the placement would be."""
+    facts = Facts("default", "p", _waiting("0/1"), [_event(events.POD_PROBLEM, "set dialects")])
+    lines = explain(facts)
+    assert lines[0].endswith("waits, and cannot run as it is written")
+    assert "  Event GPUShareUnclear: set dialects" in lines and _is(Do.POD, _do(lines))
+
+
 def test_a_pod_that_does_not_exist() -> None:
     lines = explain(Facts("default", "p", None))
     assert lines[0] == "pod default/p: not found" and _is(Do.MANIFEST, _do(lines))
@@ -197,14 +221,39 @@ def test_an_event_about_a_running_pod(reason: str) -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_what_slows_a_pod(policy: Policy) -> None:
     mine = _running(**{names.ANNOTATION_COMPUTE: policy})
-    lines = explain(Facts("default", "p", mine, gpus=_gpus("p")))
-    assert lines[1].endswith(f"4 GiB and 30 % of GPU 0 (GPU-0); compute policy {policy}")
-    assert "  on the same GPU: no pod" in lines
-    do = Do.FAIR if policy is Policy.CAPPED else Do.PROFILE
-    assert _is(do, _do(lines))
-    beside = explain(Facts("default", "p", mine, gpus=_gpus("p", "pod-u-2")))
-    assert "  on the same GPU: default/pod-u-2" in beside
-    assert _is(remedies.SLOW[policy], _do(beside))
+    gpus = _gpus("p", "pod-u-2")
+    gpus[0].slices[0].use = SliceUse(share_ratio=0.3, throttled_ratio=0.4)
+    lines = explain(Facts("default", "p", mine, gpus=gpus))
+    assert lines[1].endswith(f"launches wait 40% of the time; compute policy {policy}")
+    assert "  on the same GPU: default/pod-u-2" in lines
+    assert _is(remedies.SLOW[policy], _do(lines))
+
+
+def test_a_pod_without_measured_use() -> None:
+    """Nothing is said about its speed."""
+    lines = explain(Facts("default", "p", _running(), gpus=_gpus("p")))
+    assert lines[1].endswith("4 GiB and 30 % of GPU 0 (GPU-0)")
+    assert "  on the same GPU: no pod" in lines and _is(Do.AGENT, _do(lines))
+    facts = Facts("default", "p", _running(), gpus=_gpus("p"), missing=["pods/portforward"])
+    assert _is(Do.RIGHTS, _do(explain(facts)))
+
+
+def test_a_pod_that_fills_the_gpu() -> None:
+    """Its launches wait for its own work."""
+    gpus = _gpus("p")
+    gpus[0].slices[0].use = SliceUse(share_ratio=0.99, throttled_ratio=0.95)
+    assert _is(Do.FULL, _do(explain(Facts("default", "p", _running(), gpus=gpus))))
+
+
+def test_a_container_that_was_restarted() -> None:
+    last = {"terminated": {"exitCode": 137}}
+    status = {"name": "main", "restartCount": 12, "lastState": last, "state": {"running": {}}}
+    raw = _running()
+    raw["status"]["containerStatuses"] = [status]
+    lines = explain(Facts("default", "p", raw))
+    assert lines[0].endswith("runs on n1, and was restarted")
+    assert lines[1] == "  container main: 12 restarts, last exit code 137"
+    assert _is(Do.PREVIOUS, _do(lines))
 
 
 def test_what_is_measured_decides_whether_gpuslice_slows_a_pod() -> None:
@@ -249,7 +298,7 @@ def test_an_explanation_is_short_whatever_there_is_to_say() -> None:
     refused = [Refusal(str(number), [f"n{number}"]) for number in range(20)]
     facts = Facts(
         *("default", "p", _waiting("x" * 2000)),
-        events=[_event(reason, "y" * 2000) for reason in remedies.EVENTS],
+        events=[_event(each, "y" * 2000) for each in remedies.EVENTS if each != events.POD_PROBLEM],
         account=Account("default/p", True, False, refused=refused),
         nearest=Nearest("n1", Reason.MEMORY, "z" * 2000),
         missing=["list nodes"] * 20,
