@@ -250,6 +250,10 @@ def _grant(gpu: Gpu, each: Slice, pod: Json) -> str:
     ]
     if (use := each.use) and use.used_bytes is not None:
         parts.append(f"{size(int(use.used_bytes))} used")
+    if use and use.refused:
+        parts.append(f"{use.refused:.0f} allocations refused at the limit")
+    if use and use.violations:
+        parts.append(f"{use.violations:.0f} times over the limit")
     if use and use.share_ratio is not None:
         parts.append(f"{use.share_ratio:.0%} of the GPU's time")
     if use and use.throttled_ratio is not None:

@@ -63,7 +63,10 @@ class Reader:
         async def ask(node: Node) -> bool:
             node.show(None)
             async with limit:
-                if node.agent is None or "use" in self.notices:
+                if "use" in self.notices:
+                    return False
+                if node.agent is None:
+                    failed.append(f"{node.name}: no agent runs there")
                     return False
                 try:
                     where = (names.NAMESPACE, node.agent.pod, node.agent.port, "/metrics")

@@ -36,11 +36,11 @@ def main(arguments: Sequence[str], prog: str) -> int:
     parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="only its pods")
     parser.add_argument("--node", action="append", metavar="NAME", help="only this; repeatable")
     parser.add_argument("--once", action="store_true", help="print all nodes once, and end")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="json implies --once"
+    )
     parser.add_argument("--kubeconfig", default="", metavar="FILE")
     chosen = parser.parse_args(arguments)
-    if chosen.output == "json" and not chosen.once:
-        parser.error("--output: invalid value json: must be with --once")
     gc.disable()  # until the first frame: the lists are large and have no cycles
     try:
         asyncio.run(_run(chosen))

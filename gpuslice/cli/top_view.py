@@ -129,6 +129,9 @@ def _gpu(gpu: Gpu, width: int, signs: str) -> Text:
 def _slice(each: Slice, width: int, signs: str) -> Text:
     use = each.use or SliceUse()
     name = "/".join(filter(None, (each.namespace, each.pod, each.container)))
+    if use.refused or use.violations:
+        over = f", {use.violations:.0f}x over" if use.violations else ""
+        name += f" ({use.refused or 0:.0f} refused{over})"
     limit = use.limit_bytes or each.memory_bytes
     line = Text(_fit(f"    {name}", width - _FIGURES))
     line.append_text(_bar(use.used_bytes, limit, limit, signs))

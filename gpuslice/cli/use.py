@@ -32,6 +32,10 @@ class SliceUse:
     share_ratio: float | None = None
     throttled_s: float | None = None
     throttled_ratio: float | None = None
+    refused: float | None = None
+    """Allocations that were refused at the limit, since the container's start."""
+    violations: float | None = None
+    """How often the measured memory has risen above the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ def _names() -> tuple[Mapping[str, str], str]:
         "limit_bytes": own.container_limit,
         "share_ratio": own.share,
         "throttled_s": own.throttled,
+        "refused": own.refused_allocations,
+        "violations": own.limit_violations,
     }
     return {_name(metric): field for field, metric in of_slice.items()}, _name(own.memory_used)
 

@@ -176,6 +176,22 @@ async def test_a_reader_lists_once_in_ten_seconds_and_asks_the_agents() -> None:
         assert reader.notices == {}
 
 
+async def test_a_node_without_an_agent_is_named() -> None:
+    async with client_of(_served(holder("p", 20, 50))) as kube:
+        reader = Reader(kube)
+        (node,) = (await reader.grants()).nodes
+        node.agent = None
+        assert not await reader.use([node])
+        assert reader.notices["agents"].endswith("node-0000: no agent runs there")
+
+
+def test_refusals_and_violations_are_behind_the_name() -> None:
+    found = cluster.read(devices(), [holder("p", 20, 50)])
+    found.nodes[0].gpus[0].slices[0].use = SliceUse(refused=3, violations=2)
+    shown = top_view.lines(top_view.Frame(found, (), 120), None)
+    assert any("ns/p/main (3 refused, 2x over)" in line.plain for line in shown)
+
+
 async def test_without_portforward_one_line_names_the_right() -> None:
     async with client_of(_served(holder("p", 20, 50), may_forward=False)) as kube:
         reader = Reader(kube)
