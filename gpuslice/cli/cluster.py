@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuslice.cli.use import Sample, SliceUse
 from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.dialects import DIALECTS, SCHEDULER_NAMES
-from gpuslice.kube.fields import Json, at, objects, texts
+from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
 
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """The field selector of pods that hold or want a share."""
@@ -151,10 +151,21 @@ def of_namespace(cluster: Cluster, namespace: str) -> Cluster:
     return Cluster(nodes, [each for each in cluster.waiting if each.namespace == namespace])
 
 
+def container_statuses(pod: Json) -> Sequence[Json]:
+    """Return the status of each container, of init containers first."""
+    status = at(pod, "status")
+    return (*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses"))
+
+
+def scheduling_condition(pod: Json) -> Json:
+    """Return the condition PodScheduled; an empty one if kube-scheduler has not tried the pod."""
+    conditions = objects(at(pod, "status"), "conditions")
+    return next((each for each in conditions if each.get("type") == "PodScheduled"), NOTHING)
+
+
 def waiting_containers(pod: Json) -> Iterator[tuple[str, str]]:
     """Yield the reason of each container that waits, and a text with its name and message."""
-    status = at(pod, "status")
-    for each in (*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses")):
+    for each in container_statuses(pod):
         if waits := at(at(each, "state"), "waiting"):
             reason = str(waits.get("reason", ""))
             yield reason, f"{each.get('name')}: {reason}: {waits.get('message', '')}".rstrip(": ")
@@ -248,9 +259,9 @@ def _unscheduled(pod: Json) -> Sequence[str]:
     annotated = _ANNOTATIONS & texts(at(pod, "metadata"), "annotations").keys()
     if not annotated and not requested & _RESOURCES:
         return ()
-    for condition in objects(at(pod, "status"), "conditions"):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return (str(condition.get("message") or condition.get("reason")),)
+    condition = scheduling_condition(pod)
+    if condition.get("status") == "False":
+        return (str(condition.get("message") or condition.get("reason")),)
     return ("kube-scheduler has not tried the pod yet",)
 
 

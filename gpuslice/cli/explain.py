@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
@@ -10,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpuslice.cli import cluster
+from gpuslice.cli import cluster, connecting
 from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain
 from gpuslice.cli.live import Reader
 from gpuslice.contract import names
-from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
@@ -42,16 +40,9 @@ _FAILED_CREATE: Final = "FailedCreate"
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{prog} explain",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "the pod's (default: default)"
+    parser = connecting.parser(f"{prog} explain", _DESCRIPTION, "default", about)
     parser.add_argument("pod", metavar="POD", help="a pod, or its workload")
-    parser.add_argument(
-        "-n", "--namespace", default="default", metavar="NAME", help="the pod's (default: default)"
-    )
-    parser.add_argument("--kubeconfig", default="", metavar="FILE", help="default: kubectl's")
     chosen = parser.parse_args(arguments)
     try:
         facts = asyncio.run(_read(chosen.kubeconfig, chosen.namespace, chosen.pod, time.time()))
@@ -63,7 +54,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 async def _read(kubeconfig: str, namespace: str, name: str, now_s: float) -> Facts:
-    async with Kube(access.load(kubeconfig), user_agent="gpuslice-explain") as kube:
+    async with connecting.connect(kubeconfig, "explain") as kube:
         return await read(kube, namespace, name, now_s)
 
 

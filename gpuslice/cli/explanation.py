@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuslice.cli import remedies
-from gpuslice.cli.cluster import Gpu, Slice, waiting_containers
+from gpuslice.cli.cluster import (
+    Gpu,
+    Slice,
+    container_statuses,
+    scheduling_condition,
+    waiting_containers,
+)
 from gpuslice.cli.remedies import Do
 from gpuslice.contract import dialects, names
 from gpuslice.contract.grant_file import Policy
@@ -123,10 +129,7 @@ def _at_apply(facts: Facts) -> _Found:
 def _by_the_agent(pod: Json, events: Sequence[Json]) -> tuple[str, Do] | None:
     """Return the agent's latest refusal of one of the pod's containers that is not running."""
     status = at(pod, "status")
-    for container in (
-        *objects(status, "initContainerStatuses"),
-        *objects(status, "containerStatuses"),
-    ):
+    for container in container_statuses(pod):
         if "running" in at(container, "state") or container.get("ready") is True:
             continue
         for state in (at(container, "state"), at(container, "lastState")):
@@ -143,12 +146,9 @@ def _by_the_agent(pod: Json, events: Sequence[Json]) -> tuple[str, Do] | None:
 
 def _waiting(facts: Facts, pod: Json) -> _Found:
     account, near = facts.account, facts.nearest
-    condition = next(
-        (c for c in objects(at(pod, "status"), "conditions") if c.get("type") == "PodScheduled"),
-        NOTHING,
-    )
     # What follows is about pods that might be evicted for it, node by node.
-    message = re.split(_PREEMPTION, str(condition.get("message") or ""), maxsplit=1)[0]
+    text = str(scheduling_condition(pod).get("message") or "")
+    message = re.split(_PREEMPTION, text, maxsplit=1)[0]
     lines = [f"kube-scheduler: {message}"] if message else []
     if account is not None and account.error:
         return _Found("refused by the scheduler", [account.error], Do.POD)

@@ -206,8 +206,7 @@ def of_answer(message: str) -> tuple[str, Do] | None:
 
 
 def of_denial(message: str) -> tuple[str, Do] | None:
-    """Return the text of an admission policy in a message of the API server, and the remedy. None:
-    the message has none."""
+    """Return the text of an admission policy in a message of the API server, and the remedy."""
     found = re.search(r"ValidatingAdmissionPolicy '([^']*)'.*? denied request: (.*)", message, re.S)
     do = POLICIES.get(found[1]) if found else None
     return (found[2], do) if found and do else None

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from gpuslice.cli import connecting
 from gpuslice.cli.cluster import document
 from gpuslice.cli.live import REFRESH_S, Reader
-from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
-from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 
 _DESCRIPTION: Final = """\
@@ -28,18 +27,12 @@ pods/portforward. A figure that is not known is "-". Without a terminal, --once 
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{prog} top",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="only its pods")
+    parser = connecting.parser(f"{prog} top", _DESCRIPTION, "", "only its pods")
     parser.add_argument("--node", action="append", metavar="NAME", help="only this; repeatable")
     parser.add_argument("--once", action="store_true", help="print all nodes once, and end")
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="json implies --once"
     )
-    parser.add_argument("--kubeconfig", default="", metavar="FILE")
     chosen = parser.parse_args(arguments)
     gc.disable()  # until the first frame: the lists are large and have no cycles
     try:
@@ -53,10 +46,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 async def _run(chosen: argparse.Namespace) -> None:
-    def load() -> access.Access:
-        return access.load(chosen.kubeconfig)
-
-    async with Kube(load(), load, user_agent="gpuslice-top") as kube:
+    async with connecting.connect(chosen.kubeconfig, "top") as kube:
         reader = Reader(kube, chosen.namespace)
         if chosen.output == "json":
             cluster = (await reader.grants()).only(chosen.node)

@@ -19,11 +19,10 @@ from typing import Final
 
 from aiohttp import web
 
+from gpuslice.cli import connecting
 from gpuslice.cli.cluster import Cluster, document
 from gpuslice.cli.live import Reader
-from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
-from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 
 _FILES: Final = {"": ("ui.html", "text/html"), "ui.js": ("ui.js", "text/javascript")}
@@ -86,15 +85,9 @@ def _text(status: int, text: str) -> web.Response:
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{prog} ui",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="only its pods")
+    parser = connecting.parser(f"{prog} ui", _DESCRIPTION, "", "only its pods")
     parser.add_argument("--port", type=int, default=0, help="by default a free one")
     parser.add_argument("--no-browser", action="store_true", help="only print the URL")
-    parser.add_argument("--kubeconfig", default="", metavar="FILE")
     chosen = parser.parse_args(arguments)
     try:
         asyncio.run(_serve(chosen))
@@ -107,10 +100,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 async def _serve(chosen: argparse.Namespace) -> None:
-    def load() -> access.Access:
-        return access.load(chosen.kubeconfig)
-
-    async with Kube(load(), load, user_agent="gpuslice-ui") as kube:
+    async with connecting.connect(chosen.kubeconfig, "ui") as kube:
         page = Page(Reader(kube, chosen.namespace), secrets.token_urlsafe(24))
         await page.reader.grants()  # a missing right ends the command before the browser opens
         runner = web.ServerRunner(web.Server(page.respond, access_log=None), shutdown_timeout=0.1)

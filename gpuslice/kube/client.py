@@ -152,13 +152,11 @@ class Kube:
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """Connect to a subresource that streams, until the end of the block. Raises KubeError, also
         after timeout_s. The server authorises a connection as `get` and since 1.35 as `create`."""
-        self._renew()
-        if self._session is None:
-            self._session = _session()
+        session = self._open()
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._session.ws_connect(
+                session.ws_connect(
                     f"{self._access.server}{path}?{urlencode(query)}",
                     protocols=(protocol,),
                     headers=self._headers,
@@ -232,6 +230,13 @@ class Kube:
             raise _refusal(status, content)
         return content
 
+    def _open(self) -> aiohttp.ClientSession:
+        """Return the session, made at the first request, with current credentials."""
+        self._renew()
+        if self._session is None:
+            self._session = _session()
+        return self._session
+
     def _request(
         self,
         method: str,
@@ -242,10 +247,7 @@ class Kube:
         only: str = "",
     ) -> aiohttp.client._RequestContextManager:
         """Send a request. A server that does not support `only` answers with whole objects."""
-        self._renew()
-        if self._session is None:
-            self._session = _session()
-        return self._session.request(
+        return self._open().request(
             method,
             f"{self._access.server}{path}{'?' if query else ''}{urlencode(query)}",
             data=None if body is None else orjson.dumps(body),
