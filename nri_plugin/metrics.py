@@ -37,8 +37,7 @@ class Metrics:
         self._add_requests()
         self._add_containers()
         self._add_gpus()
-        self._add_memory()
-        self._add_compute()
+        self._add_shares()
         self._add_services()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -46,6 +45,12 @@ class Metrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self.registry)
+
+    def _container_counter(self, name: str, text: str) -> Counter:
+        return self._counter(f"gpuslice_container_gpu_{name}", text, *_CONTAINER)
+
+    def _container_gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return self._gauge(f"gpuslice_container_gpu_{name}", text, *_CONTAINER, *labels)
 
     def _add_requests(self) -> None:
         self.request_duration = Histogram(
@@ -65,9 +70,7 @@ class Metrics:
             "gpuslice_nri_sessions_total", "Sessions with the container runtime since the start."
         )
         self.connections_lost = self._counter(
-            "gpuslice_nri_reconnects_total",
-            "Reconnects to the container runtime, by cause: ended, absent, failed.",
-            "cause",
+            "gpuslice_nri_reconnects_total", "Reconnects to the container runtime.", "cause"
         )
         self.runtime = Info(
             "gpuslice_nri_runtime", "Runtime of the last session.", registry=self.registry
@@ -81,26 +84,19 @@ class Metrics:
 
     def _add_containers(self) -> None:
         self.strays = self._gauge(
-            "gpuslice_stray_containers",
-            "Containers at the last session's start that differ from the agent's adjustment:"
-            " not_adjusted, files_lost, foreign_gpu, nvidia_runtime; the log names them.",
-            "kind",
+            "gpuslice_stray_containers", "Containers that differ from the adjustment.", "kind"
         )
         self.with_grant = self._gauge(
             "gpuslice_containers_with_grant", "Containers that hold a share of a GPU."
         )
         self.not_enforceable = self._counter(
-            "gpuslice_limit_not_enforceable_total",
-            "Containers that started although the limit may not apply (LimitNotEnforceable).",
+            "gpuslice_limit_not_enforceable_total", "Containers whose limit may not apply."
         )
         self.not_in_place = self._counter(
-            "gpuslice_limit_not_in_place_total",
-            "Running containers whose limit is missing or cannot be examined; the log names them.",
+            "gpuslice_limit_not_in_place_total", "Containers whose limit is missing."
         )
         self.unlimited = self._counter(
-            "gpuslice_containers_unlimited_total",
-            "Containers without a share that have GPUs from nvidia_runtime or an nri_plugin.",
-            "source",
+            "gpuslice_containers_unlimited_total", "Containers with GPUs and no share.", "source"
         )
         for source in ("nvidia_runtime", "nri_plugin"):
             self.unlimited.labels(source)  # `increase` misses an event that creates its series
@@ -121,99 +117,60 @@ class Metrics:
             "gpuslice_gpu_memory_total_bytes", "Memory of the GPU, by NVML.", "uuid"
         )
         self.memory_granted = self._gauge(
-            "gpuslice_gpu_memory_granted_bytes",
-            "Memory of the GPU that containers hold as shares.",
-            "uuid",
+            "gpuslice_gpu_memory_granted_bytes", "Memory that is granted.", "uuid"
         )
         self.memory_used = self._gauge(
-            "gpuslice_gpu_memory_used_bytes",
-            "Memory of the GPU that containers with a share use.",
-            "uuid",
+            "gpuslice_gpu_memory_used_bytes", "Memory that containers use.", "uuid"
         )
         self.unhandled = self._gauge(
-            "gpuslice_gpu_unhandled_containers",
-            "Containers that use the shared GPU: no_share, or whose memory is not_measured.",
-            *("uuid", "reason"),
+            "gpuslice_gpu_unhandled_containers", "Containers not under control.", "uuid", "reason"
         )
         self.overhead = self._gauge(
-            "gpuslice_overhead_bytes",
-            "Memory that the driver holds for containers beyond their charge.",
-            "uuid",
+            "gpuslice_overhead_bytes", "Memory of the driver for containers, not charged.", "uuid"
         )
         self.sample_age = self._gauge(
-            "gpuslice_sample_age_seconds",
-            "Time since the last complete sample of the containers' memory, due every 1 to 3 s.",
+            "gpuslice_sample_age_seconds", "Time since the last complete sample of memory."
         )
         self.not_measured = self._gauge(
-            "gpuslice_containers_not_measured",
-            "Containers for which NVML had no figure at the last sample.",
+            "gpuslice_containers_not_measured", "Containers for which NVML had no figure."
         )
 
-    def _add_memory(self) -> None:
-        self.container_used = self._gauge(
-            "gpuslice_container_gpu_memory_used_bytes",
-            "GPU memory of the container: its charge, and the driver's overhead.",
-            *_CONTAINER,
+    def _add_shares(self) -> None:
+        self.container_used = self._container_gauge(
+            "memory_used_bytes", "GPU memory: its charge, and the driver's overhead."
         )
-        self.container_limit = self._gauge(
-            "gpuslice_container_gpu_memory_limit_bytes",
-            "The container's limit of GPU memory.",
-            *_CONTAINER,
+        self.container_limit = self._container_gauge("memory_limit_bytes", "Limit of GPU memory.")
+        self.container_overhead = self._container_gauge(
+            "memory_overhead_bytes", "Measured memory that the driver holds beyond the charge."
         )
-        self.container_overhead = self._gauge(
-            "gpuslice_container_gpu_memory_overhead_bytes",
-            "Measured memory that the driver holds for the container beyond its charge.",
-            *_CONTAINER,
+        self.refused_allocations = self._container_counter(
+            "refused_allocations_total", "Allocations that were refused at the limit."
         )
-        self.refused_allocations = self._counter(
-            "gpuslice_container_gpu_refused_allocations_total",
-            "Allocations that were refused at the container's limit.",
-            *_CONTAINER,
+        self.limit_violations = self._container_counter(
+            "limit_violations_total", "Times that the memory, by NVML, rose above the limit."
         )
-        self.limit_violations = self._counter(
-            "gpuslice_container_gpu_limit_violations_total",
-            "Times that the container's memory, by NVML, rose above its limit.",
-            *_CONTAINER,
+        self.throttled = self._container_counter(
+            "throttled_seconds_total", "Time that launches waited, summed over threads."
         )
-
-    def _add_compute(self) -> None:
-        self.throttled = self._counter(
-            "gpuslice_container_gpu_throttled_seconds_total",
-            "Time that launches waited for the container's window on the GPU, summed over threads.",
-            *_CONTAINER,
+        self.busy = self._container_counter(
+            "busy_seconds_total", "GPU time of launches; only where launches are checked."
         )
-        self.busy = self._counter(
-            "gpuslice_container_gpu_busy_seconds_total",
-            "GPU time of the container's launches; only where launches are checked.",
-            *_CONTAINER,
+        self.share = self._container_gauge(
+            "share_ratio", "Achieved share, only where launches are checked.", "window"
         )
-        self.share = self._gauge(
-            "gpuslice_container_gpu_share_ratio",
-            "Achieved share of the last second (1s) or ten (10s); only where launches are checked.",
-            *_CONTAINER,
-            "window",
+        self.requested = self._container_gauge(
+            "request_ratio", "Requested share of the GPU's time; no series without a cap."
         )
-        self.requested = self._gauge(
-            "gpuslice_container_gpu_request_ratio",
-            "Requested share of the GPU's time; no series without a cap.",
-            *_CONTAINER,
+        self.policies = self._container_gauge(
+            "policy_info", "Compute policy. The value is always 1.", "policy"
         )
-        self.policies = self._gauge(
-            "gpuslice_container_gpu_policy_info",
-            "Compute policy: fair, capped, turns or background. The value is always 1.",
-            *_CONTAINER,
-            "policy",
-        )
-        self.nvml_utilization = self._gauge(
-            "gpuslice_container_gpu_nvml_utilization_ratio",
-            "Part of NVML's last sample period in which kernels of the container ran.",
-            *_CONTAINER,
+        self.nvml_utilization = self._container_gauge(
+            "nvml_utilization_ratio", "Part of NVML's last sample period with kernels."
         )
 
     def _add_services(self) -> None:
         self.long_kernels = self._counter(
-            "gpuslice_long_kernel_containers_total",
-            "Containers that ran a kernel of more than a second; the log names them.",
+            "gpuslice_long_kernel_containers_total", "Containers with kernels of over a second."
         )
         self.arbiter_up = self._gauge(
             "gpuslice_arbiter_up", "1 while the arbiter has a heartbeat and serves."
@@ -225,16 +182,10 @@ class Metrics:
             "gpuslice_api_up", "1 while node, Device and pods are in sync; 0 without a cluster."
         )
         self.api_writes = self._counter(
-            "gpuslice_api_writes_total",
-            "Writes of node, device, lease and event to the API server: written, failed.",
-            "object",
-            "outcome",
+            "gpuslice_api_writes_total", "Writes to the API server.", "object", "outcome"
         )
         self.grants = self._gauge(
-            "gpuslice_grants",
-            "Containers with a share, compared with the API server's pods: confirmed, mismatch,"
-            " pod_not_found, unknown.",
-            "verification",
+            "gpuslice_grants", "Containers, compared with the API server's pods.", "verification"
         )
         self.ready = self._gauge("gpuslice_ready", "1 while /readyz returns ok.")
 

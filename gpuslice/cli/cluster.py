@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 from gpuslice.cli.use import Sample, SliceUse
@@ -17,14 +19,13 @@ from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.dialects import DIALECTS, SCHEDULER_NAMES
 from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
 
-LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
-"""The field selector of pods that hold or want a share."""
-
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\xa1-\u1fff\u2010-\u2027\u3000-\ud7ff]+")
 _RESOURCES: Final = frozenset(name for each in DIALECTS for name in each.resources) | {
     *names.DEPRECATED_RESOURCES
 }
 _ANNOTATIONS: Final = frozenset(name for each in DIALECTS for name in each.annotations)
+_PREEMPTION: Final = re.compile(r",?( no new claims to deallocate,)? preemption: ")
+"""What follows is about pods that might be evicted for the pod, node by node."""
 _TRANSIENT: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
@@ -43,8 +44,8 @@ class Slice:
 
 @dataclass(slots=True)
 class Gpu:
-    """A GPU. granted_core: the sum in percent, which is only reserved, not a limit. used_bytes: of
-    containers with a share; None if it is not known."""
+    """granted_core: the sum in percent, which is reserved and no limit. used_bytes: of containers
+    with a share; None if it is not known."""
 
     uuid: str
     minor: int
@@ -57,21 +58,14 @@ class Gpu:
     slices: list[Slice] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """The pod of a node's agent. port: of its metrics, on 127.0.0.1 or another address."""
-
-    pod: str
-    port: int
-
-
 @dataclass(slots=True)
 class Node:
-    """A node with GPUs. agent: None if no agent's pod runs there, or if it may not be read."""
+    """agent: the name of its agent's pod, and the port of the metrics there; None if no such pod
+    runs, or if it may not be read."""
 
     name: str
     gpus: list[Gpu]
-    agent: Agent | None = None
+    agent: tuple[str, int] | None = None
 
     @property
     def granted_ratio(self) -> float:
@@ -99,7 +93,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """nodes: those with the largest granted part first. problems: of annotations, as Waiting."""
+    """nodes: those with the largest granted part first. waiting: also unreadable annotations."""
 
     nodes: Sequence[Node]
     waiting: Sequence[Waiting]
@@ -121,8 +115,10 @@ def document(cluster: Cluster, notices: Iterable[str]) -> dict[str, Any]:
     return {"nodes": nodes, "waiting": waiting, "notices": list(notices)}
 
 
-def read(devices: Iterable[Json], pods: Iterable[Json]) -> Cluster:
-    """Return what the pods hold and wait for. Finished pods must not be among them."""
+def read(devices: Iterable[Json], pods: Iterable[Json], namespace: str = "") -> Cluster:
+    """Return what the pods hold and wait for. Finished pods must not be among them. With a
+    namespace, its slices, the GPUs that have them, and its waiting pods. The granted amounts are
+    still those of all namespaces."""
     nodes = {node.name: node for node in map(_node, devices)}
     waiting: list[Waiting] = []
     for pod in pods:
@@ -137,18 +133,15 @@ def read(devices: Iterable[Json], pods: Iterable[Json]) -> Cluster:
         name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
         waiting += [Waiting(*name, node.name if node else "", one_line(r)) for r in reasons[:1]]
     ordered = sorted(nodes.values(), key=lambda node: (-node.granted_ratio, node.name))
-    return Cluster(ordered, sorted(waiting, key=lambda each: (each.namespace, each.pod)))
-
-
-def of_namespace(cluster: Cluster, namespace: str) -> Cluster:
-    """Return the cluster with this namespace's slices and waiting pods, and the GPUs that have
-    them. The granted amounts are still those of all namespaces."""
-    for node in cluster.nodes:
-        for gpu in node.gpus:
-            gpu.slices = [each for each in gpu.slices if each.namespace == namespace]
-        node.gpus = [gpu for gpu in node.gpus if gpu.slices]
-    nodes = [node for node in cluster.nodes if node.gpus]
-    return Cluster(nodes, [each for each in cluster.waiting if each.namespace == namespace])
+    waiting.sort(key=lambda each: (each.namespace, each.pod))
+    if namespace:
+        for node in ordered:
+            for gpu in node.gpus:
+                gpu.slices = [each for each in gpu.slices if each.namespace == namespace]
+            node.gpus = [gpu for gpu in node.gpus if gpu.slices]
+        ordered = [node for node in ordered if node.gpus]
+        waiting = [each for each in waiting if each.namespace == namespace]
+    return Cluster(ordered, waiting)
 
 
 def container_statuses(pod: Json) -> Sequence[Json]:
@@ -157,10 +150,12 @@ def container_statuses(pod: Json) -> Sequence[Json]:
     return (*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses"))
 
 
-def scheduling_condition(pod: Json) -> Json:
-    """Return the condition PodScheduled; an empty one if kube-scheduler has not tried the pod."""
+def scheduler_message(pod: Json) -> str:
+    """Return why kube-scheduler found no node; "" if it has not tried the pod."""
     conditions = objects(at(pod, "status"), "conditions")
-    return next((each for each in conditions if each.get("type") == "PodScheduled"), NOTHING)
+    condition = next((each for each in conditions if each.get("type") == "PodScheduled"), NOTHING)
+    text = str(condition.get("message") or condition.get("reason") or "")
+    return _PREEMPTION.split(text, maxsplit=1)[0]
 
 
 def waiting_containers(pod: Json) -> Iterator[tuple[str, str]]:
@@ -171,6 +166,7 @@ def waiting_containers(pod: Json) -> Iterator[tuple[str, str]]:
             yield reason, f"{each.get('name')}: {reason}: {waits.get('message', '')}".rstrip(": ")
 
 
+@lru_cache
 def one_line(text: str) -> str:
     """Return the text without line breaks and control characters, which a tenant can write."""
     return _UNPRINTABLE.sub(" ", text).strip()
@@ -179,27 +175,24 @@ def one_line(text: str) -> str:
 def _node(device: Json) -> Node:
     gpus = []
     for entry in objects(at(device, "spec"), "devices"):
-        resources = at(entry, "resources")
-        memory = quantity.parse(resources.get(names.RESOURCE_MEMORY))
+        memory = quantity.parse(at(entry, "resources").get(names.RESOURCE_MEMORY))
         minor = entry.get("minor")
         if entry.get("type") == names.DEVICE_TYPE_GPU and isinstance(memory, quantity.Value):
-            model = texts(entry, "labels").get(names.LABEL_GPU_MODEL, "")
-            numbered = minor if isinstance(minor, int) else 0
-            healthy = entry.get("health") is True
-            uuid = str(entry.get("id", ""))
-            gpus.append(Gpu(uuid, numbered, one_line(model), memory.amount, healthy))
-    gpus.sort(key=lambda gpu: gpu.minor)
+            uuid, model = entry.get("id", ""), at(entry, "labels").get(names.LABEL_GPU_MODEL, "")
+            numbered, healthy = minor if isinstance(minor, int) else 0, entry.get("health") is True
+            gpus.append(Gpu(str(uuid), numbered, one_line(str(model)), memory.amount, healthy))
+    gpus.sort(key=attrgetter("minor"))
     return Node(str(at(device, "metadata").get("name", "")), gpus)
 
 
-def _agent(pod: Json) -> Agent | None:
-    """Return the agent whose pod it is, if it runs."""
+def _agent(pod: Json) -> tuple[str, int] | None:
+    """Return the name and port of an agent's pod that runs. None: it is another pod."""
     metadata, running = at(pod, "metadata"), at(pod, "status").get("phase") == "Running"
     if running and texts(metadata, "labels").get(names.LABEL_NAME) == names.AGENT:
         for container in objects(at(pod, "spec"), "containers"):
             for port in objects(container, "ports"):
                 if port.get("name") == "http" and isinstance(port.get("containerPort"), int):
-                    return Agent(str(metadata.get("name", "")), port["containerPort"])
+                    return str(metadata.get("name", "")), port["containerPort"]
     return None
 
 
@@ -207,38 +200,31 @@ def _hold(pod: Json, node: Node) -> str:
     """Add the pod's slices and allocation to its GPUs. Return the problem of its annotations."""
     metadata = at(pod, "metadata")
     annotations = texts(metadata, "annotations")
-    written = annotations.get(names.ANNOTATION_GRANTS)
-    allocated = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
-    if written is None and allocated is None:
-        return ""
-    by_uuid = {gpu.uuid: gpu for gpu in node.gpus}
-    by_minor = {gpu.minor: gpu for gpu in node.gpus}
     key = names.ANNOTATION_DEVICE_ALLOCATED
-    slices: list[tuple[Gpu, str, int, int | None]] = []
-    held: list[tuple[Gpu, int, int]] = []
     try:
-        held = [
-            (gpu, *_amounts(entry, gpu))
-            for entry in (allocation.decode(allocated).gpus if allocated is not None else ())
-            if (gpu := by_uuid.get(entry.id or "") or by_minor.get(entry.minor))
-        ]
-        reserved = {gpu.uuid: core for gpu, _, core in held}
+        entries = allocation.decode(annotations[key]).gpus if key in annotations else ()
         key = names.ANNOTATION_GRANTS
-        for container, gpus in grants.decode(written).items() if written is not None else ():
-            for each in gpus:
-                if gpu := by_uuid.get(each.id):
-                    # 100 percent beside a smaller allocation is a limit that limits nothing.
-                    is_cap = 0 < each.core_percent <= max(reserved.get(gpu.uuid, 100), 99)
-                    core = each.core_percent if is_cap else None
-                    slices.append((gpu, container, each.memory_bytes, core))
+        granted = grants.decode(annotations[key]) if key in annotations else {}
     except (grants.GrantsError, allocation.AllocationError) as error:
         return f"annotation {key}: {error}"
-    for gpu, size, core in held or [(g, size, core or 0) for g, _, size, core in slices]:
+    gpus, by_minor = ({getattr(g, by): g for g in node.gpus} for by in ("uuid", "minor"))
+    found = ((entry, gpus.get(entry.id) or by_minor.get(entry.minor)) for entry in entries)
+    held = [(gpu, *_amounts(entry, gpu)) for entry, gpu in found if gpu]
+    reserved = {gpu.uuid: core for gpu, _, core in held}
+    slices = [
+        (gpus[each.id], container, each.memory_bytes, each.core_percent)
+        for container, listed in granted.items()
+        for each in listed
+        if each.id in gpus
+    ]
+    for gpu, size, core in held or [(gpu, size, core) for gpu, _, size, core in slices]:
         gpu.granted_bytes += size
         gpu.granted_core += core
     name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-    for gpu, container, size, cap in slices or [(g, "", size, c or None) for g, size, c in held]:
-        gpu.slices.append(Slice(*name, container, size, cap))
+    for gpu, container, size, core in slices or [(gpu, "", size, core) for gpu, size, core in held]:
+        # 100 percent beside a smaller allocation is a limit that limits nothing.
+        is_cap = 0 < core <= max(reserved.get(gpu.uuid, 100), 99)
+        gpu.slices.append(Slice(*name, container, size, core if is_cap else None))
     return ""
 
 
@@ -256,13 +242,10 @@ def _unscheduled(pod: Json) -> Sequence[str]:
     containers = (*objects(spec, "initContainers"), *objects(spec, "containers"))
     given = (at(each, "resources") for each in containers)
     requested = {key for each in given for key in (*at(each, "limits"), *at(each, "requests"))}
-    annotated = _ANNOTATIONS & texts(at(pod, "metadata"), "annotations").keys()
-    if not annotated and not requested & _RESOURCES:
+    annotations = at(at(pod, "metadata"), "annotations")
+    if not requested & _RESOURCES and not annotations.keys() & _ANNOTATIONS:
         return ()
-    condition = scheduling_condition(pod)
-    if condition.get("status") == "False":
-        return (str(condition.get("message") or condition.get("reason")),)
-    return ("kube-scheduler has not tried the pod yet",)
+    return (scheduler_message(pod) or "kube-scheduler has not tried the pod yet",)
 
 
 def _container_reasons(pod: Json) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 import time
@@ -10,16 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from gpuslice.cli import cluster, connecting
-from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain
+from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain, time_of
+from gpuslice.cli.first_lists import LIVE_PODS
 from gpuslice.cli.live import Reader
 from gpuslice.contract import names
-from gpuslice.kube.access import AccessError
+from gpuslice.kube.access import Access
 from gpuslice.kube.client import Kube
-from gpuslice.kube.errors import KubeError
-from gpuslice.kube.fields import Json, at
+from gpuslice.kube.errors import FORBIDDEN, NOT_FOUND, KubeError
+from gpuslice.kube.fields import Json, at, texts
 from scheduler import cache
 from scheduler.decisions.simulate import SimulationError, fleet, nearest, simulate
-from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.requests import pod_path
 from scheduler.simulate_command import KINDS
@@ -31,8 +32,6 @@ It reads the pod, its Events, all pods, the Nodes, their Devices and the agents'
 running pod the metrics of its node's agent. Without a right it says which, and shows the rest. The
 ClusterRole and the Role gpuslice-viewer have them all.
 """
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 _SAMPLED_S: Final = 1.0
 """The time for which waiting launches are observed."""
 _FAILED_CREATE: Final = "FailedCreate"
@@ -40,22 +39,22 @@ _FAILED_CREATE: Final = "FailedCreate"
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    about = "the pod's (default: default)"
-    parser = connecting.parser(f"{prog} explain", _DESCRIPTION, "default", about)
+    about = "the pod's (default: the context's, or default)"
+    parser = connecting.parser(prog, "explain", _DESCRIPTION, about)
     parser.add_argument("pod", metavar="POD", help="a pod, or its workload")
-    chosen = parser.parse_args(arguments)
-    try:
-        facts = asyncio.run(_read(chosen.kubeconfig, chosen.namespace, chosen.pod, time.time()))
-    except (AccessError, KubeError) as error:
-        sys.stderr.write(f"gpuslice explain: {error}\n")
-        return 2
+    return connecting.run(_run, parser.parse_args(arguments), failed=2)
+
+
+def _run(chosen: argparse.Namespace, access: Access) -> int:
+    facts = asyncio.run(_read(chosen, access))
     sys.stdout.writelines(f"{line}\n" for line in explain(facts))
     return int(facts.pod is None)
 
 
-async def _read(kubeconfig: str, namespace: str, name: str, now_s: float) -> Facts:
-    async with connecting.connect(kubeconfig, "explain") as kube:
-        return await read(kube, namespace, name, now_s)
+async def _read(chosen: argparse.Namespace, access: Access) -> Facts:
+    namespace = chosen.namespace or access.namespace or "default"
+    async with connecting.connect(chosen, access) as kube:
+        return await read(kube, namespace, chosen.pod, time.time())
 
 
 async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
@@ -65,18 +64,22 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
     try:
         pod = await kube.get(pod_path(namespace, name))
     except KubeError as error:
-        if error.status != _NOT_FOUND:
+        if error.status != NOT_FOUND:
             raise
     about = f"regarding.kind=Pod,regarding.name={name}" if pod else f"reason={_FAILED_CREATE}"
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     events = await _list(kube, path, missing, about) or ()
     if pod is None:
         pods = await _list(kube, f"/api/v1/namespaces/{namespace}/pods", missing) or ()
-        found = (str(at(each, "metadata").get("name", "")) for each in pods)
-        alike = sorted(each for each in found if each.startswith(f"{name}-"))
-        facts = Facts(namespace, name, None, _latest_first(events, ""), alike=alike)
-        return replace(facts, missing=missing)
-    live = {cache.PODS: cluster.LIVE_PODS}
+        found = [texts(each, "metadata") for each in pods]
+        created = {
+            each["name"]: each.get("creationTimestamp", "")
+            for each in found
+            if each.get("name", "").startswith(f"{name}-")
+        }
+        latest = _latest_first(events, "")
+        return Facts(namespace, name, None, latest, created=created, missing=missing)
+    live = {cache.PODS: LIVE_PODS}
     listed = {path: await _list(kube, path, missing, live.get(path, "")) for path in KINDS}
     leases = filter(None, map(agent_lease, listed[cache.LEASES] or ()))
     facts = Facts(
@@ -100,11 +103,9 @@ def _placed(facts: Facts, objects: Sequence[Json], now_s: float) -> Facts:
     assert facts.pod is not None
     try:
         state = fleet(objects, now_s)
-        near = nearest(state, facts.pod, ALL_DIALECTS)
     except SimulationError:
         return facts
-    except RequestError:
-        near = None
+    near = nearest(state, facts.pod, ALL_DIALECTS)
     account = simulate(state, facts.pod, enabled=ALL_DIALECTS)
     return replace(facts, account=account, nearest=near)
 
@@ -131,9 +132,9 @@ async def _list(
         pages = kube.list(path, fieldSelector=selector)
         return [item async for items, _ in pages for item in items]
     except KubeError as error:
-        if error.status == _NOT_FOUND:  # no Device was ever defined
+        if error.status == NOT_FOUND:  # no Device was ever defined
             return ()
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
         *_, resource = path.split("/")
         space = path.partition("/namespaces/")[2].partition("/")[0]
@@ -143,10 +144,5 @@ async def _list(
 
 def _latest_first(events: Sequence[Json], uid: str) -> Sequence[Json]:
     """Return the Events about the object of this UID, and not about an earlier one of its name."""
-
-    def time_of(event: Json) -> str:
-        series, seen = at(event, "series"), event.get("deprecatedLastTimestamp")
-        return str(series.get("lastObservedTime") or seen or event.get("eventTime") or "")
-
     about = [e for e in events if not uid or at(e, "regarding").get("uid") == uid]
     return sorted(about, key=time_of, reverse=True)

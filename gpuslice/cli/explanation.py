@@ -5,20 +5,14 @@ An explanation has at most MAX_LINES lines, and the last one says what to do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuslice.cli import remedies
-from gpuslice.cli.cluster import (
-    Gpu,
-    Slice,
-    container_statuses,
-    scheduling_condition,
-    waiting_containers,
-)
+from gpuslice.cli import cluster, remedies
+from gpuslice.cli.cluster import Gpu, Slice
 from gpuslice.cli.remedies import Do
+from gpuslice.cli.use import SliceUse
 from gpuslice.contract import dialects, names
 from gpuslice.contract.grant_file import Policy
 from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
@@ -34,7 +28,6 @@ _DELAYED: Final = 0.05
 """A pod is slow by gpuslice if its launches wait for a larger part of the time."""
 _FULL: Final = 0.9
 """A pod with this part of a GPU's time fills the GPU."""
-_PREEMPTION: Final = r",?( no new claims to deallocate,)? preemption: "
 _GROUPS: Final = 3
 """The most lines of nodes, of containers and of Events."""
 _EVENTS_KEPT: Final = "the API server keeps Events for an hour by default"
@@ -54,8 +47,8 @@ class Facts:
     account: Account | None = None
     nearest: Nearest | None = None
     gpus: Sequence[Gpu] = ()
-    alike: Sequence[str] = ()
-    """Pods whose names begin with this one, if there is no pod of it."""
+    created: Mapping[str, str] = field(default_factory=dict)
+    """If there is no pod of this name: when those were created whose names begin with it."""
     unready: Mapping[str, str] = field(default_factory=dict)
     missing: Sequence[str] = ()
 
@@ -80,14 +73,13 @@ class _Found:
 def explain(facts: Facts) -> Sequence[str]:
     """Return the lines of the explanation."""
     found = _explained(facts)
-    extra = []
+    node, extra = found.node or _node(facts) or "NODE", []
     if facts.missing:
-        extra.append(f"missing rights, so this is incomplete: {'; '.join(facts.missing)}")
+        rights = "; ".join(facts.missing)
+        extra = [f"missing rights (ClusterRole {names.VIEWER}), so this is incomplete: {rights}"]
     elif not facts.events and facts.pod is not None:
-        extra.append(f"no Events: computed from the current state ({_EVENTS_KEPT})")
-    do = found.do.format(
-        pod=facts.name, namespace=facts.namespace, node=found.node or _node(facts) or "NODE"
-    )
+        extra = [f"no Events: computed from the current state ({_EVENTS_KEPT})"]
+    do = found.do.format(pod=facts.name, namespace=facts.namespace, node=node)
     lines = [f"pod {facts.namespace}/{facts.name}: {found.headline}", *found.lines]
     lines = lines[: MAX_LINES - 1 - len(extra)] + extra
     return [_cut(lines[0]), *(f"  {_cut(each)}" for each in lines[1:]), f"  do: {do}"]
@@ -114,14 +106,17 @@ def _explained(facts: Facts) -> _Found:
 
 def _at_apply(facts: Facts) -> _Found:
     """Explain a pod that was not created, by the Event of the workload that could not create it."""
-    if facts.alike:
-        lines = [f"pods of this name: {some_of(facts.alike, _GROUPS)}"]
-        return _Found("is no pod", lines, Do.EXPLAIN)
+    lines = [f"pods of this name: {some_of(sorted(facts.created), _GROUPS)}"] * bool(facts.created)
     for event in facts.events:
         owner = str(at(event, "regarding").get("name", ""))
         if f"{facts.name}-".startswith(f"{owner}-") or owner.startswith(f"{facts.name}-"):
+            created = [of for pod, of in facts.created.items() if pod.startswith(f"{owner}-")]
+            if created and time_of(event) <= max(created):
+                continue  # the owner's pods could be created since
             text, do = remedies.of_denial(_note(event)) or (_note(event), Do.NAMED)
-            return _Found(f"refused at its creation, of {owner}", [text], do)
+            return _Found(f"refused at its creation, of {owner}", [text, *lines], do)
+    if lines:
+        return _Found("is no pod", lines, Do.EXPLAIN)
     lines = ["no Event says why; `kubectl apply` prints the reason for which it refuses a pod"]
     return _Found("not found", lines, Do.MANIFEST)
 
@@ -129,26 +124,23 @@ def _at_apply(facts: Facts) -> _Found:
 def _by_the_agent(pod: Json, events: Sequence[Json]) -> tuple[str, Do] | None:
     """Return the agent's latest refusal of one of the pod's containers that is not running."""
     status = at(pod, "status")
-    for container in container_statuses(pod):
-        if "running" in at(container, "state") or container.get("ready") is True:
-            continue
-        for state in (at(container, "state"), at(container, "lastState")):
-            for kind in ("waiting", "terminated"):
-                if answer := remedies.of_answer(str(at(state, kind).get("message", ""))):
-                    return answer
+    messages = [
+        str(at(at(container, state), kind).get("message", ""))
+        for container in cluster.container_statuses(pod)
+        if "running" not in at(container, "state") and container.get("ready") is not True
+        for state in ("state", "lastState")
+        for kind in ("waiting", "terminated")
+    ]
     if status.get("phase") == "Pending":
-        return next(filter(None, (remedies.of_answer(_note(each)) for each in events)), None)
-    return None
+        messages += map(_note, events)
+    return next(filter(None, map(remedies.of_answer, messages)), None)
 
 
 # --- waiting
 
 
 def _waiting(facts: Facts, pod: Json) -> _Found:
-    account, near = facts.account, facts.nearest
-    # What follows is about pods that might be evicted for it, node by node.
-    text = str(scheduling_condition(pod).get("message") or "")
-    message = re.split(_PREEMPTION, text, maxsplit=1)[0]
+    account, near, message = facts.account, facts.nearest, cluster.scheduler_message(pod)
     lines = [f"kube-scheduler: {message}"] if message else []
     if account is not None and account.error:
         return _Found("refused by the scheduler", [account.error], Do.POD)
@@ -194,24 +186,22 @@ def _notices(events: Sequence[Json]) -> Sequence[str]:
 
 def _running(facts: Facts, pod: Json) -> _Found:
     """Explain a bound pod: what it waits for on its node, or what makes it slow."""
-    lines = [_grant(gpu, each, pod) for gpu, each in facts.slices]
-    shown = [f"+ {len(lines) - _GROUPS} more"] if len(lines) > _GROUPS else []
-    lines = [*lines[:_GROUPS], *shown, *_notices(facts.events)]
-    stops = [text for reason, text in waiting_containers(pod) if reason != "PodInitializing"]
-    if stopped := [f"container {text}" for text in stops[:1]]:
-        return _Found(
-            f"is bound to {_node(facts)}, and does not run", [*stopped, *lines], Do.DESCRIBE
-        )
-    ended, do_ended = _restarts(pod)
-    lines = [*ended, *lines]
+    grants = [_grant(gpu, each, pod) for gpu, each in facts.slices]
+    if len(grants) > _GROUPS:
+        grants[_GROUPS:] = [f"+ {len(grants) - _GROUPS} more"]
+    restarts, failed = _restarts(pod)
+    lines = [*restarts, *grants, *_notices(facts.events)]
+    for reason, text in cluster.waiting_containers(pod):
+        if reason != "PodInitializing":
+            headline = f"is bound to {_node(facts)}, and does not run"
+            return _Found(headline, [f"container {text}", *lines], Do.DESCRIBE)
     runs = "runs on" if at(pod, "status").get("phase") == "Running" else "is bound to"
     headline = f"{runs} {_node(facts)}"
-    reasons = [str(each.get("reason")) for each in facts.events]
-    serious = remedies.EVENTS.keys() - {scheduler_events.POD_NOTICE}
-    if reason := next((each for each in reasons if each in serious), ""):
-        return _Found(f"{headline}, with a problem", lines, remedies.EVENTS[reason])
-    if do_ended:
-        return _Found(f"{headline}, and was restarted", lines, do_ended)
+    for reason in (str(each.get("reason")) for each in facts.events):
+        if reason in remedies.EVENTS and reason != scheduler_events.POD_NOTICE:
+            return _Found(f"{headline}, with a problem", lines, remedies.EVENTS[reason])
+    if failed:
+        return _Found(f"{headline}, and was restarted", lines, Do.PREVIOUS)
     sharing = {f"{each.namespace}/{each.pod}" for gpu, _ in facts.slices for each in gpu.slices}
     beside = sorted(sharing - {f"{facts.namespace}/{facts.name}"})
     lines.append(f"on the same GPU: {some_of(beside, _GROUPS) if beside else 'no pod'}")
@@ -231,35 +221,34 @@ def _speed(facts: Facts, pod: Json) -> Do:
     return remedies.SLOW[min(named, key=lambda policy: (policy is Policy.FAIR, policy))]
 
 
-def _restarts(pod: Json) -> tuple[Sequence[str], Do | None]:
-    """Return a line for each container that was restarted, and what to do if one had failed."""
+def _restarts(pod: Json) -> tuple[Sequence[str], bool]:
+    """Return a line for each container that was restarted, and whether one had failed."""
     lines, failed = [], False
     for each in objects(at(pod, "status"), "containerStatuses"):
         if count := each.get("restartCount"):
-            last = at(at(each, "lastState"), "terminated")
-            code = last.get("exitCode")
+            code = at(at(each, "lastState"), "terminated").get("exitCode")
             lines.append(f"container {each.get('name')}: {count} restarts, last exit code {code}")
             failed |= bool(code)
-    return lines, Do.PREVIOUS if failed else None
+    return lines, failed
 
 
 def _grant(gpu: Gpu, each: Slice, pod: Json) -> str:
-    parts = [
+    use, policy = each.use or SliceUse(), _policy(pod, each.container)
+    text = (
         f"container {each.container or '(all)'}: {size(each.memory_bytes)} and"
         f" {each.core_percent or 100} % of GPU {gpu.minor} ({gpu.uuid})"
-    ]
-    if (use := each.use) and use.used_bytes is not None:
-        parts.append(f"{size(int(use.used_bytes))} used")
-    if use and use.refused:
-        parts.append(f"{use.refused:.0f} allocations refused at the limit")
-    if use and use.violations:
-        parts.append(f"{use.violations:.0f} times over the limit")
-    if use and use.share_ratio is not None:
-        parts.append(f"{use.share_ratio:.0%} of the GPU's time")
-    if use and use.throttled_ratio is not None:
-        parts.append(f"launches wait {use.throttled_ratio:.0%} of the time")
-    policy = _policy(pod, each.container)
-    return ", ".join(parts) + (f"; compute policy {policy}" if policy else "")
+    )
+    if use.used_bytes is not None:
+        text += f", {size(int(use.used_bytes))} used"
+    if use.refused:
+        text += f", {use.refused:.0f} allocations refused at the limit"
+    if use.violations:
+        text += f", {use.violations:.0f} times over the limit"
+    if use.share_ratio is not None:
+        text += f", {use.share_ratio:.0%} of the GPU's time"
+    if use.throttled_ratio is not None:
+        text += f", launches wait {use.throttled_ratio:.0%} of the time"
+    return text + (f"; compute policy {policy}" if policy else "")
 
 
 def _policy(pod: Json, container: str) -> Policy | None:
@@ -279,6 +268,12 @@ def _node(facts: Facts) -> str:
 
 def _note(event: Json) -> str:
     return str(event.get("note") or "")
+
+
+def time_of(event: Json) -> str:
+    """Return when an Event was last observed."""
+    series, seen = at(event, "series"), event.get("deprecatedLastTimestamp")
+    return str(series.get("lastObservedTime") or seen or event.get("eventTime") or "")
 
 
 def _cut(text: str) -> str:

@@ -15,45 +15,42 @@ from typing import Final
 
 from gpuslice.cli import cluster
 from gpuslice.cli.cluster import Cluster, Node
+from gpuslice.cli.first_lists import CACHED, DEVICES, LIVE_PODS, PODS
 from gpuslice.cli.use import Sample, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
 from gpuslice.kube.client import Kube
-from gpuslice.kube.errors import KubeError
+from gpuslice.kube.errors import FORBIDDEN, KubeError
 from gpuslice.kube.fields import Json
 
-DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
-_FORBIDDEN: Final = 403
 _AT_ONCE: Final = 50
 _TIMEOUT_S: Final = 8.0
-REFRESH_S: Final = 2.0
 _GRANTS_S: Final = 10.0
 """Interval between two lists of the pods. Use is read more often, and costs the API server less."""
-_CACHED: Final = "0"
-"""The API server answers from its cache, which is a moment old, and need not read etcd."""
 
 
 @dataclass
 class Reader:
-    """Reads for one display. namespace: "" for all."""
+    """Reads for one display. namespace: "" for all. known: what was read just now."""
 
     kube: Kube
     namespace: str = ""
+    known: Cluster | None = None
     clock: Callable[[], float] = time.monotonic
     notices: dict[str, str] = field(default_factory=dict)
     """What is not shown, with the missing right or the reason, by what it is about."""
-    _cluster: Cluster = field(default_factory=lambda: Cluster((), ()))
-    _listed_s: float = float("-inf")
     _samples: dict[str, Sample] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._listed_s = self.clock()
 
     async def grants(self) -> Cluster:
         """Return the nodes and waiting pods, read again after _GRANTS_S. Raises KubeError."""
-        if self.clock() - self._listed_s >= _GRANTS_S:
-            found = cluster.read(*await asyncio.gather(self._list(DEVICES), self._pods()))
-            if self.namespace:
-                found = cluster.of_namespace(found, self.namespace)
-            self._cluster, self._listed_s = found, self.clock()
-        return self._cluster
+        if self.known is None or self.clock() - self._listed_s >= _GRANTS_S:
+            lists = await asyncio.gather(self._list(DEVICES), self._pods())
+            self.known = cluster.read(*lists, self.namespace)
+            self._listed_s = self.clock()
+        return self.known
 
     async def use(self, nodes: Iterable[Node]) -> bool:
         """Read the nodes' use from their agents. Return whether any of them answers."""
@@ -65,15 +62,13 @@ class Reader:
             async with limit:
                 if "use" in self.notices:
                     return False
-                if node.agent is None:
-                    failed.append(f"{node.name}: no agent runs there")
-                    return False
                 try:
-                    where = (names.NAMESPACE, node.agent.pod, node.agent.port, "/metrics")
-                    page = await port_forward.get(self.kube, *where, _TIMEOUT_S)
-                    sample = parse(page, self.clock())
+                    if node.agent is None:
+                        raise ValueError("no agent runs there")
+                    where = (names.NAMESPACE, *node.agent, "/metrics", _TIMEOUT_S)
+                    sample = parse(await port_forward.get(self.kube, *where), self.clock())
                 except (KubeError, ValueError) as error:
-                    if isinstance(error, KubeError) and error.status == _FORBIDDEN:
+                    if getattr(error, "status", 0) == FORBIDDEN:
                         self.notices["use"] = _missing("pods/portforward", "get, create")
                     failed.append(f"{node.name}: {error}")
                     return False
@@ -98,31 +93,30 @@ class Reader:
     async def _pods(self) -> Sequence[Json]:
         """Return all pods; only the namespace's and the agents' if the user may not list others."""
         try:
-            return await self._list("/api/v1/pods", fieldSelector=cluster.LIVE_PODS)
+            return await self._list(PODS, fieldSelector=LIVE_PODS)
         except KubeError as error:
-            if error.status != _FORBIDDEN or not self.namespace:
+            if error.status != FORBIDDEN or not self.namespace:
                 raise
         self.notices["pods"] = (
             f"granted amounts count pods of {self.namespace} only: no right to list pods of all"
-            " namespaces (ClusterRole gpuslice-viewer)"
+            f" namespaces (ClusterRole {names.VIEWER})"
         )
-        path = f"/api/v1/namespaces/{self.namespace}/pods"
-        pods = await self._list(path, fieldSelector=cluster.LIVE_PODS)
-        path = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
+        own, agents = (f"/api/v1/namespaces/{e}/pods" for e in (self.namespace, names.NAMESPACE))
+        pods = await self._list(own, fieldSelector=LIVE_PODS)
         try:
             labels = f"{names.LABEL_NAME}={names.AGENT}"
-            return [*pods, *await self._list(path, labelSelector=labels)]
+            return [*pods, *await self._list(agents, labelSelector=labels)]
         except KubeError as error:
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             self.notices["use"] = _missing("pods", "list")
             return pods
 
     async def _list(self, path: str, **query: str) -> Sequence[Json]:
-        read = self.kube.list(path, page=0, resourceVersion=_CACHED, **query)
+        read = self.kube.list(path, page=0, resourceVersion=CACHED, **query)
         return [item async for items, _ in read for item in items]
 
 
 def _missing(resource: str, verbs: str) -> str:
     """Return the notice. It fits 80 columns."""
-    return f"no use: needs {verbs} {resource} in {names.NAMESPACE} (gpuslice-viewer)"
+    return f"no use: needs {verbs} {resource} in {names.NAMESPACE} ({names.VIEWER})"

@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formats = f"region {region_file.VERSION}, grant {grant_file.VERSION}"
         sys.stdout.write(f"gpuslice {version()} ({formats})\n")
         return 0
-    for known, _, module in COMMANDS:
-        if name == known:
-            given = [name, *rest] if module in _WITH_COMMANDS else rest
-            status: int = import_module(module).main(given, prog="gpuslice")
-            return status
-    allowed = ", ".join(known for known, _, _ in COMMANDS)
-    sys.stderr.write(f"gpuslice: invalid command {name!r}: must be one of {allowed}\n")
-    return 2
+    modules = {known: module for known, _, module in COMMANDS}
+    if name not in modules:
+        allowed = ", ".join(modules)
+        sys.stderr.write(f"gpuslice: invalid command {name!r}: must be one of {allowed}\n")
+        return 2
+    given = [name, *rest] if modules[name] in _WITH_COMMANDS else rest
+    status: int = import_module(modules[name]).main(given, prog="gpuslice")
+    return status
 
 
 def version() -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum
 from string import Formatter
-from typing import Final
+from typing import Final, TypeVar
 
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import Policy
@@ -19,7 +19,8 @@ from nri_plugin.policy.refusals import Reason as Refused
 from scheduler import events
 from scheduler.core.reasons import Reason as Waits
 
-_AGENTS: Final = f"-n {names.NAMESPACE} get pods -o wide -l {names.LABEL_NAME}={names.AGENT}"
+_PODS: Final = f"-n {names.NAMESPACE} get pods -o wide -l {names.LABEL_NAME}"
+_AGENTS: Final = f"{_PODS}={names.AGENT}"
 
 
 class Do(StrEnum):
@@ -29,9 +30,7 @@ class Do(StrEnum):
     AGENT = f"find the node's agent, and its log: kubectl {_AGENTS}"
     CAPACITY = "request less, wait until another pod of the node ends, or add a node"
     CORE = f"request more {names.RESOURCE_CORE}, or place the pod beside fewer pods"
-    CRITERIA = (
-        "change what kube-scheduler names above: the pod's other requests, selectors or taints"
-    )
+    CRITERIA = "change what kube-scheduler names above: other requests, selectors or taints"
     DESCRIBE = "see what the kubelet says: kubectl -n {namespace} describe pod {pod}"
     DOCTOR = (
         "have the operator run `python -m nri_plugin doctor` in the agent's pod of node {node}:"
@@ -49,9 +48,7 @@ class Do(StrEnum):
         " label from the pod"
     )
     LOG = "report the defect with the log of the agent on node {node}: kubectl " + _AGENTS
-    MANIFEST = (
-        "place its manifest without a cluster's refusal: gpuslice simulate --from-cluster -f FILE"
-    )
+    MANIFEST = "place its manifest without creating it: gpuslice simulate --from-cluster -f FILE"
     NAMED = "change what the reason names, for example the quota of the namespace"
     NODE = "have the operator change the node as the reason says"
     NOTHING = "nothing: gpuslice does not affect this pod"
@@ -61,87 +58,59 @@ class Do(StrEnum):
     PREVIOUS = "see why it ended: kubectl -n {namespace} logs --previous {pod}"
     PROFILE = "profile the program: gpuslice hardly delays it"
     RESCHEDULE = "kubectl -n {namespace} delete pod {pod}; create it again if it has no controller"
-    RIGHTS = "have the operator give you the ClusterRole and the Role gpuslice-viewer"
+    RIGHTS = f"have the operator give you the ClusterRole and the Role {names.VIEWER}"
     RETRY = "wait: the kubelet retries until capacity is free"
-    SCHEDULER = (
-        "find the scheduler's pods, and their log: kubectl -n"
-        f" {names.NAMESPACE} get pods -l {names.LABEL_NAME}=gpuslice-scheduler"
-    )
+    SCHEDULER = f"find the scheduler's pods, and their log: kubectl {_PODS}=gpuslice-scheduler"
     SELECTOR = "change the pod's GPU selector, or add a node with such GPUs"
     WAIT = "wait: kube-scheduler tries the pod again within minutes"
 
 
-_BY_WAIT: Final = {
-    Do.CRITERIA: (Waits.FITS,),
-    Do.SCHEDULER: (Waits.NODE_UNKNOWN, Waits.LEASES_LOST),
-    Do.AGENT: (
-        *(Waits.NO_DEVICE, Waits.DEVICE_STALE, Waits.DEVICE_UNREADABLE),
-        *(Waits.AGENT_MISSING, Waits.AGENT_LEASE_EXPIRED),
-    ),
-    Do.DOCTOR: (Waits.AGENT_NOT_READY,),
-    Do.ISOLATES: (Waits.NOT_ISOLATING,),
-    Do.PARTITION: (Waits.PARTITIONED,),
-    Do.ADD_NODE: (Waits.TOO_FEW_GPUS, Waits.GPU_TOO_SMALL),
-    Do.SELECTOR: (Waits.NO_GPU_SELECTED,),
-    Do.GPU: (Waits.NO_USABLE_GPU,),
-    Do.CAPACITY: (
-        *(Waits.MEMORY, Waits.CORE, Waits.MEMORY_AND_CORE),
-        *(Waits.GPUS, Waits.SCOPE, Waits.TOGETHER),
-    ),
-}
-WAITING: Final = {reason: do for do, reasons in _BY_WAIT.items() for reason in reasons}
+_Reason = TypeVar("_Reason", bound=Enum)
 
-_BY_REMEDY: Final = {
-    Do.POD: (
-        *(Refused.PROVIDER_UNKNOWN, Refused.COMPUTE_POLICY_INVALID, Refused.GRANT_FOREIGN),
-        *(Refused.MOUNT_COLLISION, Refused.ENV_TWICE, Refused.RUNTIME_SANDBOXED),
-        *(Refused.PRIVILEGED, Refused.CAPABILITY, Refused.GPU_GIVEN, Refused.ENV_AUDITS),
-        *(Refused.ENV_PRELOADS, Refused.HOST_VOLUME, Refused.RESTORED, Refused.HANDLER_UNKNOWN),
-        *(Refused.IDENTITY_INVALID, Refused.VIEW_DIFFERS),
-    ),
-    Do.RESCHEDULE: (
-        *(Refused.ALLOCATION_MALFORMED, Refused.GRANTS_MALFORMED, Refused.GRANTS_ALONE),
-        *(Refused.TOO_MANY_GPUS, Refused.GPU_UNKNOWN, Refused.GPU_UNHEALTHY),
-        *(Refused.GPU_MISMATCH, Refused.GPU_TWICE, Refused.MEMORY_MISSING),
-        *(Refused.MEMORY_OUT_OF_RANGE, Refused.CORE_OUT_OF_RANGE, Refused.GRANT_NOT_ALLOCATED),
-        *(Refused.GRANT_OVER_ALLOCATION, Refused.GPU_WHOLE, Refused.GRANT_OVERFILLS),
-        *(Refused.GRANT_UNCONFIRMED, Refused.NOT_ADJUSTED),
-    ),
-    Do.RETRY: (
-        *(Refused.ALLOCATION_FULL, Refused.GPU_FULL, Refused.GPU_MODE_UNKNOWN),
-        *(Refused.SHORTAGE, Refused.TOO_SLOW),
-    ),
-    Do.IMAGE: (
-        *(Refused.IMAGE_PRELOAD, Refused.IMAGE_PRELOAD_LONG, Refused.IMAGE_PATH),
-        Refused.LIMIT_NOT_ENFORCEABLE,
-    ),
-    Do.NODE: (
-        *(Refused.GPU_OF_DRA, Refused.NOT_FORWARDED, Refused.CDI_CONFLICT, Refused.SELINUX),
-        *(Refused.ADJUSTMENT_LOST, Refused.GPU_FOREIGN),
-    ),
-    Do.DOCTOR: (
-        *(Refused.GPUS_UNKNOWN, Refused.CDI_MISSING, Refused.CDI_UNUSABLE, Refused.LIBRARY_MISSING),
-        *(Refused.ROOTFS_UNKNOWN, Refused.FILES_FAILED),
-    ),
-}
-REFUSED: Final[Mapping[Refused, Do]] = {
-    reason: do for do, reasons in _BY_REMEDY.items() for reason in reasons
-}
 
-POLICIES: Final[Mapping[str, Do]] = {
-    "gpuslice-agents": Do.OPERATOR,
-    "gpuslice-allocations": Do.POD,
-    "gpuslice-dialects": Do.POD,
-    "gpuslice-environment": Do.POD,
-    "gpuslice-hami": Do.POD,
-    "gpuslice-kai": Do.POD,
-    "gpuslice-quotas": Do.POD,
-    "gpuslice-requests": Do.POD,
-    "gpuslice-resource-names": Do.POD,
-    "gpuslice-scheduler-names": Do.POD,
-    "gpuslice-volcano": Do.POD,
-    "gpuslice-writer": Do.WAIT,
+def _by_reason(reasons: type[_Reason], named: Mapping[Do, str]) -> Mapping[_Reason, Do]:
+    return {reasons[name]: do for do, text in named.items() for name in text.split()}
+
+
+WAITING: Final = _by_reason(
+    Waits,
+    {
+        Do.CRITERIA: "FITS",
+        Do.SCHEDULER: "NODE_UNKNOWN LEASES_LOST",
+        Do.AGENT: "NO_DEVICE DEVICE_STALE DEVICE_UNREADABLE AGENT_MISSING AGENT_LEASE_EXPIRED",
+        Do.DOCTOR: "AGENT_NOT_READY",
+        Do.ISOLATES: "NOT_ISOLATING",
+        Do.PARTITION: "PARTITIONED",
+        Do.ADD_NODE: "TOO_FEW_GPUS GPU_TOO_SMALL",
+        Do.SELECTOR: "NO_GPU_SELECTED",
+        Do.GPU: "NO_USABLE_GPU",
+        Do.CAPACITY: "MEMORY CORE MEMORY_AND_CORE GPUS SCOPE TOGETHER",
+    },
+)
+REFUSED: Final = _by_reason(
+    Refused,
+    {
+        Do.POD: """PROVIDER_UNKNOWN COMPUTE_POLICY_INVALID GRANT_FOREIGN MOUNT_COLLISION ENV_TWICE
+            RUNTIME_SANDBOXED PRIVILEGED CAPABILITY GPU_GIVEN ENV_AUDITS ENV_PRELOADS HOST_VOLUME
+            RESTORED HANDLER_UNKNOWN IDENTITY_INVALID VIEW_DIFFERS""",
+        Do.RESCHEDULE: """ALLOCATION_MALFORMED GRANTS_MALFORMED GRANTS_ALONE TOO_MANY_GPUS
+            GPU_UNKNOWN GPU_UNHEALTHY GPU_MISMATCH GPU_TWICE MEMORY_MISSING MEMORY_OUT_OF_RANGE
+            CORE_OUT_OF_RANGE GRANT_NOT_ALLOCATED GRANT_OVER_ALLOCATION GPU_WHOLE GRANT_OVERFILLS
+            GRANT_UNCONFIRMED NOT_ADJUSTED""",
+        Do.RETRY: "ALLOCATION_FULL GPU_FULL GPU_MODE_UNKNOWN SHORTAGE TOO_SLOW",
+        Do.IMAGE: "IMAGE_PRELOAD IMAGE_PRELOAD_LONG IMAGE_PATH LIMIT_NOT_ENFORCEABLE",
+        Do.NODE: "GPU_OF_DRA NOT_FORWARDED CDI_CONFLICT SELINUX ADJUSTMENT_LOST GPU_FOREIGN",
+        Do.DOCTOR: """GPUS_UNKNOWN CDI_MISSING CDI_UNUSABLE LIBRARY_MISSING ROOTFS_UNKNOWN
+            FILES_FAILED""",
+    },
+)
+_POLICIES: Final = {
+    Do.OPERATOR: "agents",
+    Do.POD: "allocations dialects environment hami kai quotas requests resource-names"
+    " scheduler-names volcano",
+    Do.WAIT: "writer",
 }
+POLICIES: Final = {f"gpuslice-{key}": do for do, keys in _POLICIES.items() for key in keys.split()}
 """By admission policy."""
 
 EVENTS: Final[Mapping[str, Do]] = {
@@ -159,12 +128,7 @@ EVENTS: Final[Mapping[str, Do]] = {
 }
 """By the reason of an Event that a component writes."""
 
-SLOW: Final[Mapping[Policy, Do]] = {
-    Policy.FAIR: Do.CORE,
-    Policy.CAPPED: Do.FAIR,
-    Policy.TURNS: Do.FAIR,
-    Policy.BACKGROUND: Do.FAIR,
-}
+SLOW: Final = {each: Do.CORE if each is Policy.FAIR else Do.FAIR for each in Policy}
 """By the compute policy of a running pod that shares its GPU."""
 
 ANSWERS: Final[Mapping[str, Do | None]] = {
@@ -178,18 +142,15 @@ ANSWERS: Final[Mapping[str, Do | None]] = {
 def pattern(template: str) -> re.Pattern[str]:
     """Return the pattern of all texts of a template with fields in braces."""
     parts = Formatter().parse(template)
-    return re.compile(
-        "".join(re.escape(text) + ".*?" * (name is not None) for text, name, *_ in parts)
-    )
+    texts = (re.escape(text) + ".*?" * (name is not None) for text, name, *_ in parts)
+    return re.compile("".join(texts))
 
 
 def _fixed(reason: Refused) -> int:
     return sum(len(text) for text, *_ in Formatter().parse(reason.value))
 
 
-_PATTERNS: Final = {
-    reason: pattern(reason.value) for reason in sorted(Refused, key=_fixed, reverse=True)
-}
+_PATTERNS: Final = [(each, pattern(each.value)) for each in sorted(Refused, key=_fixed)[::-1]]
 """The most specific first: SELINUX consists of a field alone, and matches a text that was cut."""
 
 
@@ -197,11 +158,9 @@ def of_answer(message: str) -> tuple[str, Do] | None:
     """Return the agent's answer in a message of the runtime, and the remedy. None: it has none."""
     for template, do in ANSWERS.items():
         if found := pattern(template).search(message):
-            if do is not None:
-                return message[found.start() :], do
-            text = message[found.end() :]
-            reason = next(each for each, known in _PATTERNS.items() if known.match(text))
-            return message[found.start() :], REFUSED[reason]
+            rest = message[found.end() :]
+            refused = (REFUSED[reason] for reason, known in _PATTERNS if known.match(rest))
+            return message[found.start() :], do or next(refused)
     return None
 
 

@@ -1,55 +1,94 @@
-"""The terminal of `gpuslice top`: one frame, or frames until it is interrupted."""
+"""The output of `gpuslice top`: JSON, one frame, or frames until it is interrupted."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group
 from rich.live import Live
 
-from gpuslice.cli import top_view
-from gpuslice.cli.cluster import Cluster
-from gpuslice.cli.live import REFRESH_S, Reader
+from gpuslice.cli import cluster, connecting, top_view
+from gpuslice.cli.cluster import Cluster, Node
+from gpuslice.cli.first_lists import Lists
+from gpuslice.kube.access import Access
 from gpuslice.kube.errors import KubeError
 
+if TYPE_CHECKING:
+    from gpuslice.cli.live import Reader
 
-async def show(reader: Reader, nodes: Sequence[str] | None, *, once: bool) -> None:
-    """Print these nodes, or all. Without a terminal, they are printed once."""
+_REFRESH_S: Final = 2.0
+
+
+def show(chosen: argparse.Namespace, access: Access, lists: Lists) -> None:
+    """Print what the flags of `top` select. Without a terminal, it is printed once."""
     console = Console(highlight=False)
-    if console.is_terminal and not once:
-        await _watch(reader, nodes, console)
+    devices, pods = (each.result() for each in lists)
+    known = None
+    if devices is not None and pods is not None:
+        known = cluster.read(devices, pods, chosen.namespace)
+    once = chosen.once or chosen.output == "json" or not console.is_terminal
+    asyncio.run((_once if once else _watch)(chosen, access, known, console))
+
+
+async def _once(
+    chosen: argparse.Namespace, access: Access, known: Cluster | None, console: Console
+) -> None:
+    async with _reader(chosen, access, known) as reader:
+        found = (await reader.grants()).only(chosen.node)
+        await reader.rates(found.nodes, _REFRESH_S)
+        notices = reader.notices.values()
+    if chosen.output == "json":
+        sys.stdout.write(f"{json.dumps(cluster.document(found, notices), indent=1)}\n")
         return
-    cluster = (await reader.grants()).only(nodes)
-    await reader.rates(cluster.nodes, REFRESH_S)
-    for line in top_view.lines(_frame(console, reader, cluster), height=None):
+    for line in top_view.lines(replace(_frame(console, found, notices), height=None)):
         console.print(line, soft_wrap=True)
 
 
-async def _watch(reader: Reader, nodes: Sequence[str] | None, console: Console) -> None:
+async def _watch(
+    chosen: argparse.Namespace, access: Access, known: Cluster | None, console: Console
+) -> None:
     """Refresh until interrupted. The first frame has the grants, and use follows."""
-    cluster = (await reader.grants()).only(nodes)
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
-        def show() -> None:
-            frame = _frame(console, reader, cluster)
-            live.update(Group(*top_view.lines(frame, console.height)), refresh=True)
+        def draw(found: Cluster, notices: Iterable[str] = ()) -> Sequence[Node]:
+            frame = _frame(console, found, notices)
+            live.update(Group(*top_view.lines(frame)), refresh=True)
+            return top_view.visible(frame)
 
-        show()
-        gc.enable()
-        while True:
-            shown = top_view.visible(cluster, console.height, len(reader.notices))
-            await reader.use(shown)
-            show()
-            await asyncio.sleep(REFRESH_S)
-            reader.notices.pop("api", None)
-            try:
-                cluster = (await reader.grants()).only(nodes)
-            except KubeError as error:  # the last grants stay on the screen
-                reader.notices["api"] = f"grants are not current: {error}"
+        if known is not None:
+            draw(known.only(chosen.node))
+        async with _reader(chosen, access, known) as reader:
+            found = (await reader.grants()).only(chosen.node)
+            gc.enable()
+            while True:
+                await reader.use(draw(found, reader.notices.values()))
+                draw(found, reader.notices.values())
+                await asyncio.sleep(_REFRESH_S)
+                reader.notices.pop("api", None)
+                try:
+                    found = (await reader.grants()).only(chosen.node)
+                except KubeError as error:  # the last grants stay on the screen
+                    reader.notices["api"] = f"grants are not current: {error}"
 
 
-def _frame(console: Console, reader: Reader, cluster: Cluster) -> top_view.Frame:
-    notices, ascii_only = list(reader.notices.values()), console.options.ascii_only
-    return top_view.Frame(cluster, notices, console.width, ascii_only)
+@asynccontextmanager
+async def _reader(
+    chosen: argparse.Namespace, access: Access, known: Cluster | None
+) -> AsyncIterator[Reader]:
+    from gpuslice.cli.live import Reader  # it imports aiohttp, which can follow the first frame
+
+    async with connecting.connect(chosen, access) as kube:
+        yield Reader(kube, chosen.namespace, known)
+
+
+def _frame(console: Console, found: Cluster, notices: Iterable[str]) -> top_view.Frame:
+    size, ascii_only = console.size, console.options.ascii_only
+    return top_view.Frame(found, list(notices), size.width, size.height, ascii_only)

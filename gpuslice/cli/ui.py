@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import secrets
 import sys
 import webbrowser
@@ -22,7 +23,7 @@ from aiohttp import web
 from gpuslice.cli import connecting
 from gpuslice.cli.cluster import Cluster, document
 from gpuslice.cli.live import Reader
-from gpuslice.kube.access import AccessError
+from gpuslice.kube.access import Access
 from gpuslice.kube.errors import KubeError
 
 _FILES: Final = {"": ("ui.html", "text/html"), "ui.js": ("ui.js", "text/javascript")}
@@ -63,8 +64,7 @@ class Page:
         if name not in _FILES:
             return _text(404, "path: invalid value: must be that of the page")
         file, kind = _FILES[name]
-        text = (Path(__file__).parent / file).read_text()
-        return web.Response(text=text, content_type=kind, headers=_HEADERS)
+        return _text(200, (Path(__file__).parent / file).read_text(), kind)
 
     async def _data(self, wanted: str) -> web.Response:
         """Return the nodes whose name contains the text, with their use."""
@@ -77,30 +77,27 @@ class Page:
             shown = Cluster(matching[:_NODES], whole.waiting)
             await self.reader.use(shown.nodes)
             found = document(shown, self.reader.notices.values()) | {"total": len(whole.nodes)}
-        return web.json_response(found, headers=_HEADERS)
+        return _text(200, json.dumps(found), "application/json")
 
 
-def _text(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=f"{text}\n", headers=_HEADERS)
+def _text(status: int, text: str, kind: str = "text/plain") -> web.Response:
+    return web.Response(status=status, text=f"{text}\n", content_type=kind, headers=_HEADERS)
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    parser = connecting.parser(f"{prog} ui", _DESCRIPTION, "", "only its pods")
+    parser = connecting.parser(prog, "ui", _DESCRIPTION, "only its pods")
     parser.add_argument("--port", type=int, default=0, help="by default a free one")
     parser.add_argument("--no-browser", action="store_true", help="only print the URL")
-    chosen = parser.parse_args(arguments)
-    try:
-        asyncio.run(_serve(chosen))
-    except (AccessError, KubeError, OSError, OverflowError) as error:
-        sys.stderr.write(f"gpuslice ui: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        pass
+    return connecting.run(_run, parser.parse_args(arguments))
+
+
+def _run(chosen: argparse.Namespace, access: Access) -> int:
+    asyncio.run(_serve(chosen, access))
     return 0
 
 
-async def _serve(chosen: argparse.Namespace) -> None:
-    async with connecting.connect(chosen.kubeconfig, "ui") as kube:
+async def _serve(chosen: argparse.Namespace, access: Access) -> None:
+    async with connecting.connect(chosen, access) as kube:
         page = Page(Reader(kube, chosen.namespace), secrets.token_urlsafe(24))
         await page.reader.grants()  # a missing right ends the command before the browser opens
         runner = web.ServerRunner(web.Server(page.respond, access_log=None), shutdown_timeout=0.1)

@@ -5,7 +5,8 @@ A figure that the agent does not have is None, for example from an older agent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _PREFIXES: Final = (b"gpuslice_container_gpu_", b"gpuslice_gpu_")
 _WINDOW: Final = "10s"
-_LABELS: Final = ("namespace", "pod", "container", "uuid")
+_GPU_USED: Final = "gpu"
 
 Key = tuple[str, str, str, str]
 """Namespace, pod, container ("" if the pod's containers share a grant) and the GPU's UUID."""
@@ -24,8 +25,9 @@ Key = tuple[str, str, str, str]
 @dataclass(frozen=True, slots=True)
 class SliceUse:
     """What a container uses of a GPU. throttled_s: the time that launches waited, summed over
-    threads, since the container's start. throttled_ratio: the same per second since the previous
-    sample."""
+    threads. throttled_ratio: the same per second since the previous sample. refused: allocations at
+    the limit. violations: how often the measured memory rose above it. Counts are since the
+    container's start."""
 
     used_bytes: float | None = None
     limit_bytes: float | None = None
@@ -33,9 +35,7 @@ class SliceUse:
     throttled_s: float | None = None
     throttled_ratio: float | None = None
     refused: float | None = None
-    """Allocations that were refused at the limit, since the container's start."""
     violations: float | None = None
-    """How often the measured memory has risen above the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,47 +61,37 @@ class Sample:
 
 def parse(page: bytes, at_s: float) -> Sample:
     """Return the figures of a page in Prometheus' text format. Raises ValueError."""
-    of_slice, of_gpu = _names()
-    slices: dict[Key, dict[str, float]] = {}
+    from prometheus_client.parser import text_string_to_metric_families  # after the first frame
+
+    slices: defaultdict[Key, dict[str, float]] = defaultdict(dict)
     gpus: dict[str, float] = {}
-    for name, labels, value in _samples(page):
-        namespace, pod, container, uuid = (labels.get(each, "") for each in _LABELS)
-        if name == of_gpu:
-            gpus[uuid] = value
-        elif name in of_slice and labels.get("window", _WINDOW) == _WINDOW:
-            slices.setdefault((namespace, pod, container, uuid), {})[of_slice[name]] = value
+    # The parser is slow, so other lines are skipped.
+    kept = b"\n".join(line for line in page.splitlines() if line.startswith(_PREFIXES))
+    families = text_string_to_metric_families(kept.decode(errors="replace") + "\n")
+    for name, labels, value, *_ in (sample for family in families for sample in family.samples):
+        namespace, pod, container = (labels.get(e, "") for e in ("namespace", "pod", "container"))
+        field = _fields().get(name)
+        if field == _GPU_USED:
+            gpus[labels.get("uuid", "")] = value
+        elif field and labels.get("window", _WINDOW) == _WINDOW:
+            slices[namespace, pod, container, labels.get("uuid", "")][field] = value
     return Sample(at_s, {key: SliceUse(**figures) for key, figures in slices.items()}, gpus)
 
 
-def _samples(page: bytes) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Yield the name, labels and value of our series. The parser is slow, so that other lines are
-    skipped and it is imported after the first frame of `top`."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    kept = b"\n".join(line for line in page.splitlines() if line.startswith(_PREFIXES))
-    for family in text_string_to_metric_families(kept.decode(errors="replace") + "\n"):
-        for sample in family.samples:
-            yield sample.name, sample.labels, sample.value
-
-
 @cache
-def _names() -> tuple[Mapping[str, str], str]:
-    """Return the fields of SliceUse by the names of the agent's metrics, and the name of a GPU's
-    used bytes."""
+def _fields() -> Mapping[str, str]:
+    """Return the fields of SliceUse, and _GPU_USED, by the names of the agent's metrics."""
     from nri_plugin.metrics import Metrics
 
     own = Metrics()
-    of_slice = {
+    metrics: Mapping[str, MetricWrapperBase] = {
         "used_bytes": own.container_used,
         "limit_bytes": own.container_limit,
         "share_ratio": own.share,
         "throttled_s": own.throttled,
         "refused": own.refused_allocations,
         "violations": own.limit_violations,
+        _GPU_USED: own.memory_used,
     }
-    return {_name(metric): field for field, metric in of_slice.items()}, _name(own.memory_used)
-
-
-def _name(metric: MetricWrapperBase) -> str:
-    (described,) = metric.describe()
-    return described.name + "_total" * (described.type == "counter")
+    described = {field: next(iter(metric.describe())) for field, metric in metrics.items()}
+    return {f"{m.name}{'_total' * (m.type == 'counter')}": f for f, m in described.items()}

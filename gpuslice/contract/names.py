@@ -117,6 +117,8 @@ LABEL_DEPLOY_VALIDATOR: Final = "nvidia.com/gpu.deploy.operator-validator"
 """The same label for the Operator's validator, which fails on a node without nvidia.com/gpu."""
 
 NAMESPACE: Final = "gpuslice-system"
+VIEWER: Final = "gpuslice-viewer"
+"""The ClusterRole and the Role of users of `gpuslice top`, `ui` and `explain`."""
 """Namespace of our own objects."""
 AGENT: Final = "gpuslice-agent"
 """Name of the agent's DaemonSet, value of its pods' label `app.kubernetes.io/name`, and manager of

@@ -107,17 +107,11 @@ class Account:
 
     def memory(self) -> Mapping[str, Memory]:
         """Return the memory of each GPU by its UUID."""
-        return {
-            gpu.uuid: Memory(
-                min(charged_bytes, gpu.limit_bytes) + gpu.overhead_bytes,
-                gpu.limit_bytes,
-                gpu.overhead_bytes,
-                refused_count,
-            )
-            for gpu, charged_bytes, refused_count in zip(
-                self.gpus(), self.charged_bytes(), self._refused, strict=True
-            )
-        }
+        memories, charged = {}, self.charged_bytes()
+        for gpu, charged_bytes, refused in zip(self.gpus(), charged, self._refused, strict=True):
+            used_bytes = min(charged_bytes, gpu.limit_bytes) + gpu.overhead_bytes
+            memories[gpu.uuid] = Memory(used_bytes, gpu.limit_bytes, gpu.overhead_bytes, refused)
+        return memories
 
     def compute(self) -> Mapping[str, Use]:
         """Return the use of each GPU by its UUID. A truncated region counts as no work. Returns

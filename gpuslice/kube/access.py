@@ -35,8 +35,9 @@ class AccessError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the API server. An absent text is "". changed: each file's modification time;
-    therefore two loads are equal only if no file was replaced."""
+    """How to reach the API server. An absent text is "". namespace: the kubeconfig's context names
+    it. changed: each file's modification time; therefore two loads are equal only if no file was
+    replaced."""
 
     server: str
     authorization: str = ""
@@ -46,6 +47,7 @@ class Access:
     server_name: str = ""
     proxy: str = ""
     verify: bool = True
+    namespace: str = ""
     changed: tuple[int, ...] = ()
 
     def context(self) -> ssl.SSLContext | None:
@@ -65,13 +67,14 @@ def load(
     kubeconfig: str = "",
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
+    context: str = "",
 ) -> Access:
-    """Return the access from the named kubeconfig, else from the pod's service account, else from
-    kubectl's defaults. Raises AccessError."""
-    if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
+    """Return the access from the named kubeconfig or context, else from the pod's service account,
+    else from kubectl's defaults. Raises AccessError."""
+    if not kubeconfig and not context and environ.get("KUBERNETES_SERVICE_HOST"):
         return _as_pod(environ, service_account)
-    fields = plain.read(kubeconfig, environ)
-    found = Access(**fields) if fields else _as_kubectl(kubeconfig)
+    fields = plain.read(kubeconfig, environ, context)
+    found = Access(**fields) if fields else _as_kubectl(kubeconfig, context)
     server, proxies = urlsplit(found.server), getproxies()
     proxy = found.proxy or proxies.get(server.scheme, proxies.get("all", ""))
     bypassed = proxy_bypass(server.hostname or "", {"no": proxies.get("no", "")})
@@ -102,7 +105,7 @@ def _as_pod(environ: Mapping[str, str], service_account: Path) -> Access:
     )
 
 
-def _as_kubectl(kubeconfig: str) -> Access:
+def _as_kubectl(kubeconfig: str, context: str) -> Access:
     where = f"kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig or service account"
     try:
         from kubernetes import config
@@ -115,8 +118,12 @@ def _as_kubectl(kubeconfig: str) -> Access:
     cluster = Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig or None, client_configuration=cluster
+            config_file=kubeconfig or None, context=context or None, client_configuration=cluster
         )
+        contexts, chosen = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            kubeconfig or None
+        )
+        chosen = next((each for each in contexts if each["name"] == context), chosen)
         authorization = str(cluster.get_api_key_with_prefix("BearerToken") or "").strip()
     except (config.ConfigException, *_UNUSABLE) as error:
         raise AccessError(f"{where}: {error}") from error
@@ -130,4 +137,5 @@ def _as_kubectl(kubeconfig: str) -> Access:
         server_name=str(cluster.tls_server_name or ""),
         proxy=str(cluster.proxy or ""),
         verify=bool(cluster.verify_ssl),
+        namespace=str(chosen["context"].get("namespace") or ""),
     )

@@ -8,6 +8,8 @@ UNREACHABLE: Final = "Unreachable"
 """Reason of a KubeError: no connection could be made, so no request was sent."""
 NO_ANSWER: Final = "NoAnswer"
 """Reason of a KubeError: a request was sent, but no answer arrived."""
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
 
 
 class KubeError(Exception):

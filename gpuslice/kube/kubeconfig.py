@@ -21,12 +21,13 @@ _USER: Final = frozenset({"token", "tokenFile"}) | {
 }
 
 
-def read(path: str, environ: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """Return the fields of access.Access, with the proxy of the file. An absent text is ""."""
+def read(path: str, environ: Mapping[str, str], context_name: str) -> Mapping[str, Any] | None:
+    """Return the fields of access.Access, with the proxy of the file. An absent text is "".
+    context_name: "" for the file's current one."""
     file = Path(path or environ.get("KUBECONFIG") or DEFAULT).expanduser()
     try:
         raw = yaml.load(file.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        context = _named(raw, "contexts", "context", raw.get("current-context"))
+        context = _named(raw, "contexts", "context", context_name or raw["current-context"])
         cluster = _named(raw, "clusters", "cluster", context.get("cluster"))
         user = _named(raw, "users", "user", context.get("user"))
         if not cluster.get("server") or user.keys() - _USER:
@@ -44,8 +45,9 @@ def read(path: str, environ: Mapping[str, str]) -> Mapping[str, Any] | None:
             "server_name": str(cluster.get("tls-server-name") or ""),
             "proxy": str(cluster.get("proxy-url") or ""),
             "verify": not cluster.get("insecure-skip-tls-verify"),
+            "namespace": str(context.get("namespace") or ""),
         }
-    except (yaml.YAMLError, OSError, AttributeError, TypeError, ValueError):
+    except (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError):
         return None
 
 

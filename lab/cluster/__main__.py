@@ -79,9 +79,9 @@ def up(directory: ClusterDirectory, asked: Wanted) -> None:
     get the defaults."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
-    programs.ensure()
-    kubernetes.ensure()
-    with directory.changing():
+    with directory.changing():  # an unusable directory is reported before anything is built
+        programs.ensure()
+        kubernetes.ensure()
         status = directory.read_status()
         if status.exists and not status.is_healthy:
             status = _repaired(directory, status)

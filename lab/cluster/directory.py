@@ -155,7 +155,10 @@ class ClusterDirectory:
         status = self.path.lstat()
         ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
         if not (stat.S_ISDIR(status.st_mode) and ours):
-            raise DirectoryError(f"{self.path} is not a directory of ours with mode 0700")
+            raise DirectoryError(
+                f"{self.path}: must be a directory of this user with mode 0700; remove it, or name"
+                " another one by AT=DIR"
+            )
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     def _is(self, descriptor: int) -> bool:

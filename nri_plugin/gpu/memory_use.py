@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from gpuslice.gpu.account import Memory
@@ -26,28 +25,23 @@ Overheads = Mapping[str, Mapping[str, int | None]]
 GPUs are missing if its files cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A sample of one container. violations: as Measured has them."""
-
-    gpus: Mapping[str, Memory]
-    violations: Mapping[str, int]
-
-
-_NONE: Final = _Reading({}, {})
+_Reading = tuple[Mapping[str, Memory], Mapping[str, int]]
+"""A sample of one container: its memory and, as Measured has them, its violations, by UUID."""
 
 
 class MemoryUse:
     def __init__(self, metrics: Metrics) -> None:
-        self._used = Series(metrics.container_used)
-        self._limit = Series(metrics.container_limit)
-        self._overhead = Series(metrics.container_overhead)
+        self._of_container = {
+            "used_bytes": Series(metrics.container_used),
+            "limit_bytes": Series(metrics.container_limit),
+            "overhead_bytes": Series(metrics.container_overhead),
+        }
         self._refused = Series(metrics.refused_allocations)
         self._violations = Series(metrics.limit_violations)
-        self._gpu_total = Series(metrics.memory_total)
-        self._gpu_granted = Series(metrics.memory_granted)
-        self._gpu_used = Series(metrics.memory_used)
-        self._gpu_overhead = Series(metrics.overhead)
+        self._total = Series(metrics.memory_total)
+        self._granted = Series(metrics.memory_granted)
+        self._used = Series(metrics.memory_used)
+        self._overhead = Series(metrics.overhead)
         self._unhandled = Series(metrics.unhandled)
         self._readings: dict[str, _Reading] = {}
         self._holds: Mapping[str, Hold] = {}
@@ -65,34 +59,29 @@ class MemoryUse:
         shown: dict[tuple[str, ...], Memory] = {}
         refused: dict[tuple[str, ...], float] = {}
         violated: dict[tuple[str, ...], float] = {}
-        for key in (before.keys() | memories.keys()) & self._holds.keys():
-            old = before.get(key, _NONE)
-            new = _Reading(memories[key], dict(violations[key])) if key in memories else old
+        used, granted = Counter[str](), Counter[str]()
+        for key, hold in self._holds.items():
+            granted.update({uuid: part.memory_bytes for uuid, part in hold.parts.items()})
+            old = before.get(key, ({}, {}))
+            new = (memories[key], dict(violations[key])) if key in memories else old
             self._readings[key] = new
-            for uuid, memory in new.gpus.items():
-                labels = container_labels(self._holds[key].container_key, uuid)
+            for uuid, memory in new[0].items():
+                labels = container_labels(hold.container_key, uuid)
+                used[uuid] += memory.used_bytes
                 shown[labels] = memory
-                refused[labels] = _refused(old, new, uuid)
-                violated[labels] = new.violations.get(uuid, 0) - old.violations.get(uuid, 0)
-        self._used.update({labels: each.used_bytes for labels, each in shown.items()})
-        self._limit.update({labels: each.limit_bytes for labels, each in shown.items()})
-        self._overhead.update({labels: each.overhead_bytes for labels, each in shown.items()})
+                refused[labels] = _refused(old[0].get(uuid, memory), memory)
+                violated[labels] = new[1].get(uuid, 0) - old[1].get(uuid, 0)
+        for name, series in self._of_container.items():
+            series.update({labels: getattr(each, name) for labels, each in shown.items()})
         self._refused.update(refused)
         self._violations.update(violated)
-        self._add_gpus(gpus)
-
-    def _add_gpus(self, gpus: Iterable[Gpu]) -> None:
-        granted, used = Counter[str](), Counter[str]()
-        for hold in self._holds.values():
-            for uuid, part in hold.parts.items():
-                granted[uuid] += part.memory_bytes
-        for reading in self._readings.values():
-            for uuid, memory in reading.gpus.items():
-                used[uuid] += memory.used_bytes
         totals = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
-        self._gpu_total.update({(uuid,): total for uuid, total in totals.items()})
-        self._gpu_granted.update({(uuid,): granted[uuid] for uuid in totals})
-        self._gpu_used.update({(uuid,): used[uuid] for uuid in totals})
+        for series, amounts in (
+            (self._total, totals),
+            (self._granted, granted),
+            (self._used, used),
+        ):
+            series.update({(uuid,): amounts.get(uuid, 0) for uuid in totals})
 
     def show(
         self, overheads: Overheads, strangers: Mapping[str, Collection[str]], whole: Container[str]
@@ -106,7 +95,7 @@ class MemoryUse:
             parts = self._holds[key].parts if key in self._holds else {}
             for uuid in parts.keys() | known.keys():
                 unknown[uuid] += known.get(uuid) is None
-        self._gpu_overhead.update({(uuid,): total for uuid, total in totals.items()})
+        self._overhead.update({(uuid,): total for uuid, total in totals.items()})
         counts: dict[tuple[str, ...], float] = {}
         for uuid in unknown.keys() | strangers.keys():
             counts[uuid, "not_measured"] = unknown[uuid]
@@ -115,9 +104,6 @@ class MemoryUse:
         self._unhandled.update(counts)
 
 
-def _refused(old: _Reading, new: _Reading, uuid: str) -> float:
+def _refused(old: Memory, new: Memory) -> float:
     """Return the refusals between two samples."""
-    if uuid not in old.gpus:
-        return 0.0
-    refused = new.gpus[uuid].refused_count - old.gpus[uuid].refused_count
-    return float(min(max(refused, 0), _REFUSALS_MAX))
+    return float(min(max(new.refused_count - old.refused_count, 0), _REFUSALS_MAX))

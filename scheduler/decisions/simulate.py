@@ -205,15 +205,17 @@ def simulate(
 
 
 def nearest(state: State, pod: Json, enabled: Enabled = DEFAULT) -> Nearest | None:
-    """Return the nearest of the nodes that do not fit. None: there is none, or no share is
-    requested. Raise RequestError.
+    """Return the nearest of the nodes that do not fit. None: there is none, or no valid request.
 
     A node that lacks only capacity is nearer than one that cannot take the pod, and one with a
     ready agent nearer than one without. Among equal nodes, the one with the largest free slice."""
-    request, fleet = requests.request(pod, enabled), state.fleet
+    fleet, rows = state.fleet, state.fleet.all_rows()
+    try:
+        request = requests.request(pod, enabled)
+    except RequestError:
+        return None
     if request is None:
         return None
-    rows = fleet.all_rows()
     fits, reasons = fit(fleet, request, rows)
     refused = rows[~fits]
     if not len(refused):

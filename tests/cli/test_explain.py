@@ -155,8 +155,8 @@ async def test_without_rights_it_names_them_and_shows_the_rest() -> None:
     lines = await _lines(_objects(), [cache.NODES, cache.LEASES, _EVENTS])
     assert lines == [
         "pod default/pod-u-1: waits for a node",
-        "  missing rights, so this is incomplete: list events in namespace default; list nodes;"
-        " list leases in namespace gpuslice-system",
+        "  missing rights (ClusterRole gpuslice-viewer), so this is incomplete: list events in"
+        " namespace default; list nodes; list leases in namespace gpuslice-system",
         f"  do: {Do.RIGHTS}",
     ]
     with pytest.raises(KubeError, match="Forbidden"):

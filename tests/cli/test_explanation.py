@@ -184,8 +184,22 @@ def test_another_refusal_than_a_policys(owner: str, is_the_pods: bool) -> None:
     assert _is(Do.NAMED if is_the_pods else Do.MANIFEST, _do(lines))
 
 
+@pytest.mark.parametrize(
+    ("owner", "observed", "is_refused"),
+    [("p-2", "09", True), ("p-1", "11", True), ("p-1", "09", False)],
+    ids=["a new replica set", "more of the old one", "solved since"],
+)
+def test_a_workload_whose_rollout_is_refused_beside_its_pods(
+    owner: str, observed: str, is_refused: bool
+) -> None:
+    event = _event("FailedCreate", "quota", name=owner) | {"eventTime": f"{observed}:00"}
+    lines = explain(Facts("default", "p", None, [event], created={"p-1-x": "10:00"}))
+    assert ("  quota" in lines) is is_refused and "  pods of this name: p-1-x" in lines
+    assert _is(Do.NAMED if is_refused else Do.EXPLAIN, _do(lines))
+
+
 def test_the_name_of_a_workload_with_pods() -> None:
-    lines = explain(Facts("default", "p", None, alike=["p-1", "p-2"]))
+    lines = explain(Facts("default", "p", None, created={"p-1": "t", "p-2": "t"}))
     assert lines[1] == "  pods of this name: p-1, p-2" and _is(Do.EXPLAIN, _do(lines))
 
 
@@ -290,7 +304,8 @@ def test_missing_rights_and_missing_events_are_one_line() -> None:
     lines = explain(Facts("d", "p", _waiting("0/3 nodes"), missing=missing))
     assert "  kube-scheduler: 0/3 nodes" in lines
     assert [line for line in lines if "missing rights" in line] == [
-        "  missing rights, so this is incomplete: list nodes; list events in namespace d"
+        "  missing rights (ClusterRole gpuslice-viewer), so this is incomplete: list nodes; list"
+        " events in namespace d"
     ]
 
 

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from gpuslice.cli import cluster, top_view
 from gpuslice.cli.cluster import Cluster
-from gpuslice.cli.live import DEVICES, Reader
+from gpuslice.cli.first_lists import DEVICES
+from gpuslice.cli.live import Reader
 from gpuslice.cli.use import Sample, SliceUse, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
@@ -68,6 +69,7 @@ WHOLE = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}
     ("given", "reasons"),
     [
         (waiting("p", "0/1 nodes are available: 1 x"), ["0/1 nodes are available: 1 x"]),
+        (waiting("p", "0/1: 1 x. preemption: 0/1 nodes: 1 no victims."), ["0/1: 1 x."]),
         (
             holder("p", 1, 1, 1, status={"containerStatuses": [REFUSED]}),
             ["main: CreateError: no [2J"],
@@ -83,7 +85,7 @@ WHOLE = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]}
         (pod("p", spec={"schedulerName": "default-scheduler", **WHOLE}), []),
         (pod("p", spec={"containers": [{}]}), []),
     ],
-    ids=["no node", "refused", "creating", "annotation", "whole GPU", "no share"],
+    ids=["no node", "preemption", "refused", "creating", "annotation", "whole GPU", "no share"],
 )
 def test_a_pod_that_waits_is_listed_with_its_reason(given: Any, reasons: list[str]) -> None:
     assert [each.reason for each in cluster.read(devices(), [given]).waiting] == reasons
@@ -93,7 +95,7 @@ def test_a_namespace_has_its_own_slices_and_the_gpus_whole_sums() -> None:
     other = holder("q", 8, 10)
     other["metadata"]["namespace"] = "other"
     pods = [holder("p", 20, 50), other, waiting("w", "why", "other")]
-    found = cluster.of_namespace(cluster.read(devices(2), pods), "ns")
+    found = cluster.read(devices(2), pods, "ns")
     (node,) = found.nodes
     (gpu,) = node.gpus
     assert [each.pod for each in gpu.slices] == ["p"]
@@ -188,7 +190,7 @@ async def test_a_node_without_an_agent_is_named() -> None:
 def test_refusals_and_violations_are_behind_the_name() -> None:
     found = cluster.read(devices(), [holder("p", 20, 50)])
     found.nodes[0].gpus[0].slices[0].use = SliceUse(refused=3, violations=2)
-    shown = top_view.lines(top_view.Frame(found, (), 120), None)
+    shown = top_view.lines(top_view.Frame(found, (), 120))
     assert any("ns/p/main (3 refused, 2x over)" in line.plain for line in shown)
 
 
@@ -243,11 +245,11 @@ async def test_a_failed_connection_is_an_error(sent: list[bytes], text: str) -> 
 def _frame(width: int = 80, ascii_only: bool = True) -> top_view.Frame:
     found = cluster.read(devices(2), [holder("p", 20, 50, 50), waiting("w", "x" * 200)])
     found.nodes[0].show(parse(page("p", 19.5 * GIB), 0.0))
-    return top_view.Frame(found, ["a notice"], width, ascii_only)
+    return top_view.Frame(found, ["a notice"], width, 24, ascii_only)
 
 
 def test_a_frame_fits_80_columns_and_reads_without_colour() -> None:
-    shown = [line.plain for line in top_view.lines(_frame(), 24)]
+    shown = [line.plain for line in top_view.lines(_frame())]
     assert max(map(len, shown)) <= 80
     assert "".join(shown).isascii()
     (gpu,) = (line for line in shown if "GPU 0 " in line)
@@ -260,8 +262,8 @@ def test_a_frame_fits_80_columns_and_reads_without_colour() -> None:
 
 def test_a_low_terminal_shows_the_nodes_that_fit_and_says_so() -> None:
     found = cluster.read(devices(100), [])
-    frame = top_view.Frame(found, [], 80)
-    shown = [line.plain for line in top_view.lines(frame, 24)]
+    frame = top_view.Frame(found, [], 80, 24)
+    shown = [line.plain for line in top_view.lines(frame)]
     assert len(shown) <= 24
     assert any("90 more nodes" in line for line in shown)
-    assert len(top_view.visible(found, None)) == 100
+    assert len(top_view.visible(top_view.Frame(found, [], 80))) == 100

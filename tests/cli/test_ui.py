@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gpuslice.cli.live import DEVICES, Reader
+from gpuslice.cli.first_lists import DEVICES
+from gpuslice.cli.live import Reader
 from gpuslice.cli.ui import Page
 from tests.cli.objects import devices, holder, waiting
 from tests.kube.api_server import client_of, listed
@@ -89,4 +90,4 @@ async def test_a_browser_shows_the_cluster_and_runs_no_name(tmp_path: Path) -> N
     assert "nodes: 1, GPUs: 2, slices: 1, waiting: 1" in dom
     assert "- of 20.0" in dom and "<title>gpuslice</title>" in dom
     assert dom.count("&lt;img src=x") == 2 and "<img" not in dom
-    assert "<polyline" in dom
+    assert '<polyline points="' in dom

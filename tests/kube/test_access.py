@@ -34,7 +34,10 @@ def kubeconfig(at: Path, user: Mapping[str, object] = {}, **cluster: Any) -> str
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/", **cluster}}],
         "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [
+            {"name": "x", "context": {"cluster": "c", "user": "u"}},
+            {"name": "y", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+        ],
         "current-context": "x",
     }
     path = at / "kubeconfig"
@@ -213,6 +216,21 @@ def test_only_an_unusual_kubeconfig_needs_the_kubernetes_package(
     assert access.load(kubeconfig(account), {}).server == "http://127.0.0.1:1"
     with pytest.raises(AccessError, match=r"kubeconfig .*: the Python package kubernetes"):
         access.load(kubeconfig(account, PASSWORD), {})
+
+
+def test_a_named_context_outranks_the_pods_own_access(account: Path) -> None:
+    environ = {**IN_POD, "KUBECONFIG": kubeconfig(account)}
+    assert access.load("", environ, account).authorization == "Bearer one"
+    assert access.load("", environ, account, "y").namespace == "team"
+
+
+@pytest.mark.parametrize("user", [{}, PASSWORD], ids=["usual", "unusual"])
+def test_a_context_is_chosen_by_its_name(account: Path, user: Mapping[str, object]) -> None:
+    path = kubeconfig(account, user)
+    assert access.load(path, {}).namespace == ""
+    assert access.load(path, IN_POD, account, "y").namespace == "team"
+    with pytest.raises(AccessError, match=r"kubeconfig .*\bz\b"):
+        access.load(path, {}, account, "z")
 
 
 @pytest.mark.parametrize("encoded", [False, True])

@@ -126,7 +126,10 @@ def test_a_link_or_a_directory_that_others_may_enter_is_refused(
     directory: ClusterDirectory, make: str
 ) -> None:
     subprocess.run([*make.split(), str(directory.path)], check=True)
-    with pytest.raises(DirectoryError, match="not a directory of ours"), directory.changing():
+    with (
+        pytest.raises(DirectoryError, match="must be a directory of this user"),
+        directory.changing(),
+    ):
         pass
 
 

@@ -245,22 +245,21 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 
 {{/* The priority and placement of a component's pods. Argument: the component's values. */}}
 {{- define "gpuslice.placement" -}}
-{{- with .priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with .runtimeClassName }}
-runtimeClassName: {{ . }}
-{{- end }}
-{{- include "gpuslice.nodes" (list . 0) }}
-{{- with .affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .topologySpreadConstraints }}
-topologySpreadConstraints:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
 terminationGracePeriodSeconds: {{ .terminationGracePeriodSeconds }}
+{{- range $name, $value := pick . "priorityClassName" "runtimeClassName" "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" }}
+{{- with $value }}{{ dict $name . | toYaml | nindent 0 }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* A command's options. An empty value is left out, true has no value, a list repeats the option. */}}
+{{- define "gpuslice.options" -}}
+{{- range $option, $value := . }}
+{{- range kindIs "slice" $value | ternary $value (list $value) }}
+{{- with . }}
+- {{ $option }}{{ if not (kindIs "bool" .) }}={{ . }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "gpuslice.pullSecrets" -}}
