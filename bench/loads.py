@@ -24,6 +24,7 @@ from typing import Final
 import psutil
 
 from bench.native import output
+from gpuslice.contract import names
 from gpuslice.contract.grant_file import Policy
 from simgpu import load_output
 from traces.host import BUILD, ROOT
@@ -194,6 +195,8 @@ class Host:
             "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
             "TMPDIR": str(self._runs),
             "PYTHONPATH": str(ROOT),
+            # Each container has its own, because one of a killed `shim run` may still be running.
+            names.ENV_BOOKINGS: str(next(self._outputs)),
         }
 
     def _limited(self, percent: int, policy: Policy) -> Sequence[str]:

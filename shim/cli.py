@@ -6,19 +6,19 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
-from gpuslice.contract import grant_file, names, overhead, quantity
-from gpuslice.contract.grant_file import Policy
-from shim import gpus, launch, library, measurement, region, show
+from gpuslice.contract import names
+from gpuslice.gpu import bookings
+from shim import gpus, launch, library, limits, measurement, region, show
 from shim.arbiter import child, command
-from shim.show import size_text
 
 _EPILOG: Final = """examples:
   gpuslice run --memory 20GiB -- python train.py
+  gpuslice run --memory 20GiB --core 30 --image pytorch/pytorch -- python train.py
   gpuslice run --memory 50% --gpu 0 -- nvidia-smi
   gpuslice show "$GPUSLICE_DIR"
   gpuslice show --watch /run/gpuslice/0f0f
@@ -27,7 +27,8 @@ _PREFIX: Final = "gpuslice-"
 """The prefix of the names of the directories that `shim run` makes for grants."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
 each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
-where signal N ended it.
+where signal N ended it. With --image, CMD runs in a Docker container under the same limits;
+`gpuslice run --image IMAGE --help` describes that.
 
 --core is the program's share of the GPU's time beside other programs of `run` on the same GPU.
 --core-policy says how it shares that time:
@@ -37,10 +38,6 @@ where signal N ended it.
   background  it has no share, and submits work only while others pause or are hardly slowed"""
 
 
-class UsageError(Exception):
-    """An option is not valid. The text names the option, its value and the valid values."""
-
-
 def main(arguments: Sequence[str], prog: str = "python -m shim") -> int:
     """Return the exit status: the command's own, or 2 if it was not started."""
     options = _parser(prog).parse_args(arguments)
@@ -48,7 +45,8 @@ def main(arguments: Sequence[str], prog: str = "python -m shim") -> int:
         status: int = options.action(options)
         return status
     except (
-        UsageError,
+        limits.UsageError,
+        bookings.BookingsError,
         gpus.GpuError,
         library.LibraryError,
         library.DriverError,
@@ -72,7 +70,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         usage="%(prog)s --memory SIZE [--core PERCENT] [--core-policy fair|capped|turns|background]"
         " [--gpu UUID|INDEX]..."
         " [--context-bytes SIZE] [--code-bytes SIZE] [--managed-memory charged|free] [--strict]"
-        " -- CMD [ARG]...",
+        " -- CMD [ARG]...\n       gpuslice run --memory SIZE [OPTION]... --image IMAGE"
+        " [DOCKER OPTION]... [-- CMD [ARG]...]",
         description=_RUN_HELP,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -95,43 +94,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _add_options(run: argparse.ArgumentParser) -> None:
-    run.add_argument(
-        "--memory", required=True, metavar="SIZE", help="20GiB, 512MiB, bytes, or 50%%"
-    )
-    run.add_argument("--core", default="100", metavar="PERCENT", help="1 to 100 (default: 100)")
-    run.add_argument(
-        "--core-policy",
-        choices=[*Policy],
-        default=Policy.FAIR,
-        help="how the program shares the GPU's time; see above (default: fair)",
-    )
-    run.add_argument(
-        "--gpu",
-        action="append",
-        default=[],
-        metavar="UUID|INDEX",
-        help="a GPU to use; repeat for more (default: all)",
-    )
-    run.add_argument(
-        "--context-bytes",
-        metavar="SIZE",
-        help="what each CUDA context is charged, 300MiB for example (default: measured, in a"
-        " process made for it)",
-    )
-    run.add_argument(
-        "--code-bytes",
-        default=str(overhead.CODE_BYTES),
-        metavar="SIZE",
-        help="what each process is charged for code beside its context, until the second in which a"
-        f" measurement has seen it (default: {size_text(overhead.CODE_BYTES)})",
-    )
-    run.add_argument(
-        "--managed-memory",
-        choices=("charged", "free"),
-        default="charged",
-        help="free: cuMemAllocManaged may exceed the limit and the GPU; its resident memory is"
-        " measured (default: charged in full)",
-    )
+    limits.add_options(run)
     run.add_argument(
         "--strict",
         action="store_true",
@@ -144,43 +107,59 @@ def _add_options(run: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if Path(names.CONTAINER_DIR).is_dir():
-        raise UsageError(
+        raise limits.UsageError(
             f"run: this container already has limits ({names.CONTAINER_DIR}); run the command"
             " without gpuslice, or outside the container"
         )
     preload = str(library.find())
     if any(separator in preload for separator in " :"):
-        raise UsageError(
+        raise limits.UsageError(
             f"run: invalid library path {preload!r}: must have no blank or colon for LD_PRELOAD"
         )
-    core_percent = _percent("--core", options.core)
-    chosen = gpus.choose(gpus.present(), options.gpu)
-    limits = [_memory(options.memory, gpu) for gpu in chosen]
-    granted = [
-        grant_file.Gpu(
-            gpu.uuid,
-            limit_bytes,
-            core_percent,
-            gpu.minor,
-            context_bytes=_context_bytes(options.context_bytes, gpu),
-            code_bytes=_size("--code-bytes", options.code_bytes, gpu),
-            managed_free=options.managed_memory == "free",
-            policy=Policy(options.core_policy),
-        )
-        for gpu, limit_bytes in zip(chosen, limits, strict=True)
-    ]
-    parent, limited = region.parent(os.environ), any(gpu.core_limited for gpu in granted)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
+    parts = limits.parts(options)
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=region.parent(os.environ)) as directory,
+        _booked(options.command[0], parts, directory) as started,
+    ):
+        granted = limits.granted(options, parts)
         region.create(Path(directory), granted)
         environment = _environment(os.environ, preload, directory)
         if options.strict:
             environment = _with_forwarders(environment, Path(directory), Path(preload))
+        limited = any(gpu.core_limited for gpu in granted)
         try:
             with measurement.measuring(Path(directory)), _arbiting(Path(directory), limited):
-                return launch.run(options.command, environment)
+                return launch.run(options.command, environment, started)
         except OSError as error:
             sys.stderr.write(f"gpuslice: {options.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+@contextmanager
+def _booked(
+    command: str, parts: Mapping[gpus.Gpu, bookings.Part], directory: str
+) -> Iterator[Callable[[int], None]]:
+    """Book the parts for this process while the block runs. Yields a function that hands the
+    booking to the command's process, because the command outlasts a kill of this process."""
+    machine, key, name = bookings.of_machine(os.environ), Path(directory).name, Path(command).name
+    capacity = {gpu.uuid: gpu.memory_bytes for gpu in parts}
+
+    def book(pid: int) -> None:
+        ticks = bookings.started_ticks(pid) or 0
+        booking = bookings.Booking(key, name, [*parts.values()], pid, ticks, "program", directory)
+        with machine.locked():
+            machine.book(booking, capacity, lambda: None)
+
+    def hand_over(pid: int) -> None:
+        with suppress(bookings.BookingsError):
+            book(pid)
+
+    book(os.getpid())
+    try:
+        yield hand_over
+    finally:
+        with suppress(bookings.BookingsError), machine.locked():
+            machine.free(key)
 
 
 def _arbiting(directory: Path, limited: bool) -> AbstractContextManager[None]:
@@ -204,55 +183,6 @@ def _with_forwarders(outer: Mapping[str, str], directory: Path, ours: Path) -> M
     others = outer.get("LD_LIBRARY_PATH")
     path = f"{forwarders}:{others}" if others else str(forwarders)
     return {**outer, "LD_LIBRARY_PATH": path}
-
-
-def _percent(option: str, text: str) -> int:
-    number = text.removesuffix("%")
-    if not (number.isascii() and number.isdecimal() and len(number) <= 3):
-        number = "0"
-    if not 1 <= int(number) <= 100:
-        raise UsageError(f"{option}: invalid value {text!r}: must be 1 to 100 percent")
-    return int(number)
-
-
-def _memory(text: str, gpu: gpus.Gpu) -> int:
-    """Return the bytes of one GPU that `text` states. The unit may be GiB as well as Gi."""
-    if text.endswith("%"):
-        return quantity.share_of(gpu.memory_bytes, _percent("--memory", text))
-    parsed = quantity.parse(text.removesuffix("B"))
-    if not isinstance(parsed, quantity.Value):
-        raise UsageError(
-            f"--memory: invalid value {text!r}: must be a size, as 20GiB, 512MiB, bytes, or 50%"
-        )
-    if not 1 <= parsed.amount <= gpu.memory_bytes:
-        raise UsageError(f"--memory: invalid value {text!r}: must be 1 to {_all_of(gpu)}")
-    return parsed.amount
-
-
-def _size(option: str, text: str, gpu: gpus.Gpu) -> int:
-    parsed = quantity.parse(text.removesuffix("B"))
-    if not isinstance(parsed, quantity.Value) or not 0 <= parsed.amount <= gpu.memory_bytes:
-        raise UsageError(f"{option}: invalid value {text!r}: must be 0 to {_all_of(gpu)}")
-    return parsed.amount
-
-
-def _context_bytes(text: str | None, gpu: gpus.Gpu) -> int:
-    """Return the size in `text`. If it is None, measure it. If that fails, warn and assume a
-    size."""
-    if text is not None:
-        return _size("--context-bytes", text, gpu)
-    try:
-        return gpus.context_bytes(gpu)
-    except gpus.GpuError as error:
-        assumed = names.CONTEXT_BYTES_ASSUMED
-        sys.stderr.write(
-            f"gpuslice: --context-bytes: {size_text(assumed)} is assumed for {gpu.uuid}: {error}\n"
-        )
-        return assumed
-
-
-def _all_of(gpu: gpus.Gpu) -> str:
-    return f"{quantity.format_binary(gpu.memory_bytes)}B, the memory of {gpu.uuid}"
 
 
 def _path(_: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 # Signals that a user or a supervisor sends to this process. Signals from the terminal, marked
 # SI_KERNEL, are not passed on: the kernel sends them to the child too.
-_FORWARDED: Final = (
+FORWARDED: Final = (
     signal.SIGHUP,
     signal.SIGINT,
     signal.SIGQUIT,
@@ -25,18 +25,24 @@ _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 _SI_KERNEL: Final = 0x80
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    started: Callable[[int], None] = lambda _: None,
+) -> int:
     """Run the command. The exit status follows the shell: 128 + N if signal N ended it.
 
-    Raises OSError if the command cannot be started.
+    Calls `started` with the command's process number. Raises OSError if the command cannot be
+    started.
     """
-    waited = {*_FORWARDED, signal.SIGCHLD}
+    waited = {*FORWARDED, signal.SIGCHLD}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, sigwaitinfo would not get it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         child = os.posix_spawnp(
             command[0], [*command], environment, setsigmask=before, setsigdef=_IGNORED_BY_PYTHON
         )
+        started(child)
         return _wait(child, waited)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

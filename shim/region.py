@@ -142,7 +142,7 @@ def _uses(path: Path, geometry: region_file.Geometry) -> Sequence[region_file.Gp
 
 def _read(path: Path, size: int, offset: int = 0) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise RegionDirectoryError(f"{path}: {error.strerror}") from error
     try:

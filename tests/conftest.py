@@ -16,6 +16,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests import sanitizers
 from tests.cluster.installing import install
@@ -34,6 +36,7 @@ from tools import kubernetes
 _CLONE_NEWNS = 0x20000
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
+_NUMBERS = count()
 
 
 # Hypothesis must not fail a test because the machine is busy and therefore slow.
@@ -56,6 +59,10 @@ def _why_not(tier: str) -> str:
     if tier == "node":
         without_root = "a private containerd needs root: sudo make test"
         return without_root if os.geteuid() else _not_installed("runc", "unshare", "busybox")
+    if tier == "docker":
+        without_root = "private Docker daemons need root: sudo make test"
+        tools = ("apt-get", "dpkg-deb", "unshare", "busybox", "gcc")
+        return without_root if os.geteuid() else _not_installed(*tools)
     if tier == "cluster":
         there = kubernetes.find() and kubernetes.find_helm()
         return "" if there else "no programs of Kubernetes, or no Helm: make setup builds them"
@@ -86,6 +93,7 @@ _TOGETHER = {
     "tests/cluster/admission/": "API servers with our policies",
     "tests/cluster/agent/": "API servers with our policies",
     "tests/cluster/": "an API server",
+    "tests/docker/": "Docker daemons",
 }
 """The resource that the tests below each path share. One worker runs all tests that share a
 resource, so the resource is started only once."""
@@ -141,7 +149,7 @@ def _start_order(item: pytest.Item) -> int:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if sanitizers.PRESET != sanitizers.SHIPPED and item.get_closest_marker("shipped"):
         pytest.skip("of the library as it is shipped: a sanitizer's build is another")
-    for tier in ("sim", "node", "cluster", "e2e"):
+    for tier in ("sim", "node", "docker", "cluster", "e2e"):
         if item.get_closest_marker(tier) is None:
             continue
         if not (reason := _why_not(tier)):
@@ -151,6 +159,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(f"the {tier} tier may not skip under CI=true: {reason}", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.fixture(autouse=True)
+def own_bookings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Simulated GPUs of several tests have the same UUIDs. `gpuslice run` makes the directory."""
+    directory = tmp_path_factory.getbasetemp() / f"bookings-{next(_NUMBERS)}"
+    monkeypatch.setenv(names.ENV_BOOKINGS, str(directory))
 
 
 @pytest.fixture(scope="session")

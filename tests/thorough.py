@@ -45,6 +45,9 @@ THOROUGH: Final = {
     "tests/node/test_fault_matrix.py::test_without_our_measures_*": _FAULTS,
     "tests/node/test_policy.py::test_a_container_restarted_100_times": _KILLS,
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
+    "tests/docker/test_restarts.py::test_[ac]*": "dockerd killed, reboots; test_no_start_* runs",
+    "tests/docker/test_container.py::*[[]*-*": "more modes and mounts; one of each runs",
+    "tests/docker/test_container.py::test_an_image_*": "what a container leaves in its image",
     "tests/dialects/test_pairs.py::*": (
         "minutes of equal pods; kubelet/test_whole_gpus.py has a few"
     ),
@@ -59,6 +62,11 @@ THOROUGH: Final = {
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": "as with fewer processes",
     "tests/traces/test_record.py::*": "records again what test_replay.py replays",
     "tests/lab/test_cluster.py::test_clearing_ends_*": _KILLS,
+    "tests/docker/test_run.py::test_[!c]*": "test_containers_keep_their_parts has the main path",
+    "tests/docker/test_run_images.py::*": "test_options.py and test_entrypoint.py need no Docker",
+    "tests/docker/test_host.py::*[[]*host_first]": _KILLS,
+    "tests/docker/test_host.py::test_a_*": _KILLS,
+    "tests/docker/test_host.py::test_[!a]*": _KILLS,
     "tests/node/test_lab.py::test_the_checks_of_a_demo_*": "make demo-node, make demo-faults",
     "tests/node/library/test_limits.py::test_sixteen_gpus_*": "as many GPUs as a grant may have",
     "tests/scheduler/decisions/test_mixes.py::*[[][2-9]]": _SEEDS,

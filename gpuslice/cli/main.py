@@ -16,7 +16,10 @@ COMMANDS: Final = (
     ("explain", "why a pod waits, was refused or is slow", "gpuslice.cli.explain"),
     ("doctor", "check this node, and list what to change", "nri_plugin.doctor.command"),
     ("simulate", "show where pods would be placed, and why", "scheduler.command_line"),
-    ("run", "run a program under limits, outside a container", "shim.cli"),
+    ("run", "run a program or a Docker container under limits", "shim.cli"),
+    ("ps", "show what they hold of this machine's GPUs", "gpuslice.cli.ps"),
+    ("rm", "remove containers of `run --image`", "gpuslice.docker.rm"),
+    ("host", "keep the limits of Docker containers", "gpuslice.docker.host"),
     ("show", "show a grant's limits, and their use", "shim.cli"),
     ("uninstall", "remove what gpuslice wrote into a cluster", "scheduler.command_line"),
 )
@@ -54,9 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allowed = ", ".join(modules)
         sys.stderr.write(f"gpuslice: invalid command {name!r}: must be one of {allowed}\n")
         return 2
-    given = [name, *rest] if modules[name] in _WITH_COMMANDS else rest
-    status: int = import_module(modules[name]).main(given, prog="gpuslice")
+    by_image = name == "run" and asks_for_container(rest)
+    module = "gpuslice.docker.run" if by_image else modules[name]
+    given = [name, *rest] if module in _WITH_COMMANDS else rest
+    status: int = import_module(module).main(given, prog="gpuslice")
     return status
+
+
+def asks_for_container(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of `run` have --image before the command."""
+    given = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(each.partition("=")[0] == "--image" for each in given)
 
 
 def version() -> str:

@@ -1,4 +1,4 @@
-"""The output of `gpuslice top`: JSON, one frame, or frames until it is interrupted."""
+"""The output of `gpuslice top` and `ps`: JSON, one frame, or frames until it is interrupted."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ async def _once(
     if chosen.output == "json":
         sys.stdout.write(f"{json.dumps(cluster.document(found, notices), indent=1)}\n")
         return
+    once(console, found, notices)
+
+
+def once(console: Console, found: Cluster, notices: Iterable[str]) -> None:
+    """Print the cluster in one frame of any height."""
     for line in top_view.lines(replace(_frame(console, found, notices), height=None)):
         console.print(line, soft_wrap=True)
 

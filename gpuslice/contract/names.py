@@ -160,6 +160,12 @@ CDI_KIND: Final = "nvidia.com/gpu"
 CDI_KINDS: Final = (CDI_KIND, "k8s.device-plugin.nvidia.com/gpu")
 """CDI kinds whose devices are named by the GPUs' UUIDs: nvidia-ctk's, then that of NVIDIA's device
 plugin, which GPU Operator installs. The first kind that has a GPU's device is used."""
+CDI_KIND_GRANT: Final = "gpuslice.io/grant"
+"""CDI kind on a Docker host: a grant's device has the GPU together with its limit."""
+LABEL_KEY: Final = "gpuslice.io/key"
+"""Label of a Docker container: the key of its grant."""
+LABEL_GRANT: Final = "gpuslice.io/grant"
+"""Label of a Docker container: its grant (gpuslice/docker/grants.py)."""
 CDI_KIND_MANAGEMENT: Final = "management.nvidia.com/gpu"
 """GPU Operator's kind for its own containers. The kind's device gives every GPU without limits."""
 
@@ -251,8 +257,15 @@ HOST_LIBRARY: Final = CONTAINER_LIBRARY_VISIBLE
 """A copy of the library for pods that Koordinator or HAMi serve. The distributor maintains it."""
 DEVICE_PLUGIN_SOCKET: Final = "gpuslice-gpu.sock"
 """Name of the agent's socket in the kubelet's directory of device plugins."""
+DOCKER_STATE_DIR: Final = "/var/lib/gpuslice/docker"
+"""On a Docker host, the grants by key, and why a container is without its grant."""
+SUFFIX_PROBLEM: Final = ".problem"
 HOST_RUN_DIR: Final = "/run/gpuslice"
 """The run directory, with one tmpfs per container, or per pod whose containers share a grant."""
+BOOKINGS_DIR: Final = "/dev/shm/gpuslice-bookings"
+"""What programs and containers hold of this machine's GPUs, without Kubernetes (bookings.py)."""
+ENV_BOOKINGS: Final = "GPUSLICE_BOOKINGS"
+"""Another directory in the place of BOOKINGS_DIR, for tests."""
 
 # --- limits --------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from simgpu.config import HostConfig
 from simgpu.state_dir import StateDir
 from tools.images.nvidia_ctk import NVIDIA_CDI_HOOK, NVIDIA_CONTAINER_RUNTIME, NVIDIA_CTK
 
-_COVERED: Final = ("/etc", "/opt", "/run", "/usr", "/var")
+COVERED: Final = ("/etc", "/opt", "/run", "/usr", "/var")
 CONTAINERD_ROOT: Final = Path("/var/lib/containerd")
 _LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
 _FIRMWARE: Final = Path("/usr/lib/firmware/nvidia")
@@ -44,9 +44,9 @@ def make(
 ) -> None:
     """Install the host's files. build: the simulated driver's build directory. programs: the
     directory of containerd's programs. Raises NamespaceError."""
-    for place in map(Path, _COVERED):
+    for place in map(Path, COVERED):
         namespace.cover(place)
-    _install_driver(namespace, build, sim_dir, simulated)
+    install_driver(namespace, build, sim_dir, simulated)
     root = namespace.directory / "root" / "containerd"
     for made, place in ((root, CONTAINERD_ROOT), (sim_dir / "cdi", Path("/run/cdi"))):
         made.mkdir(parents=True, exist_ok=True)
@@ -74,9 +74,7 @@ class Host:
 STANDARD: Final = Host()
 
 
-def _install_driver(
-    namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig
-) -> None:
+def install_driver(namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig) -> None:
     """Write the files of a driver's package: libraries with the version in the name, and links."""
     version = simulated.driver_version
     libraries = namespace.outside(Path(library_dir()))

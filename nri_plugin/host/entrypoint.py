@@ -13,8 +13,10 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from gpuslice.contract.library_file import ELF_HEADER, ELF_LITTLE, ELF_SEGMENT, ELF_WIDE
@@ -62,62 +64,100 @@ class Process:
     cwd: str
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the container, found by its path with all links resolved. reading: yields a
+    function that reads it; OSError if it is no regular file."""
+
+    name: str
+    mode: int
+    reading: Callable[[], AbstractContextManager[Read]]
+
+
+Lookup = Callable[[str], AbstractContextManager[File]]
+"""Finds a file of the container by its path. Raises OSError."""
+
+
+class UninspectableError(Exception):
+    """The entry point cannot be found or read. The text names it. number: of OSError, or None."""
+
+    def __init__(self, text: str, number: int | None) -> None:
+        super().__init__(text)
+        self.number = number
+
+
 def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> str:
     """Return why no limit can be enforced in the entry point; "" if one can.
 
-    root: descriptor of the process's root directory. machine: an ELF number of MACHINES. forwarded:
-    strict mode is on. In a program that cannot be found or read no limit can be enforced.
+    root: descriptor of the process's root directory. In a program that cannot be found or read no
+    limit can be enforced.
     """
+    try:
+        return why_out_of_reach(partial(_rooted, root), process, machine, forwarded)
+    except UninspectableError as error:
+        return str(error)
+
+
+def why_out_of_reach(lookup: Lookup, process: Process, machine: int, forwarded: bool) -> str:
+    """Return why no limit can be enforced in the entry point; "" if one can. machine: an ELF number
+    of MACHINES. forwarded: strict mode is on. Raises UninspectableError."""
     if not process.args:
         return "no command is given"
     name = process.args[0]
     try:
-        place = _place(root, process, name)
+        place = _place(lookup, process, name)
         for _ in range(_SCRIPTS_MAX):
-            with rooted_open.lookup(root, place) as descriptor:
-                match _parse(descriptor):
+            with lookup(place) as file:
+                with file.reading() as read:
+                    found = parse(read)
+                match found:
                     case Script(interpreter):
                         name, place = interpreter, _from(process.cwd, interpreter)
                     case Program() as program:
-                        loader = _loader(root, process, program)
-                        own_name = rooted_open.name_of(descriptor)
-                        why = program_out_of_reach(program, own_name, loader, machine, forwarded)
+                        loader = _loader(lookup, process, program)
+                        why = program_out_of_reach(program, file.name, loader, machine, forwarded)
                         return f"{name!r} {why}" if why else ""
                     case None:
                         return f"{name!r} is neither an ELF program nor a script"
     except OSError as error:
+        problem = error.strerror
         if error.errno == errno.ENOSYS:
-            return f"{name!r} cannot be inspected: this kernel has no openat2 (Linux 5.6 has)"
-        return f"{name!r} cannot be inspected: {error.strerror}"
+            problem = "this kernel has no openat2 (Linux 5.6 has)"
+        raise UninspectableError(f"{name!r} cannot be inspected: {problem}", error.errno) from error
     return f"{name!r} is read by a script that is read by a script, and so on"
 
 
-def _loader(root: int, process: Process, program: Program) -> str:
+def _loader(lookup: Lookup, process: Process, program: Program) -> str:
     """Return the file name of the program's dynamic loader, with links resolved; "": none."""
     if program.interpreter is None:
         return ""
-    with rooted_open.lookup(root, _from(process.cwd, program.interpreter)) as descriptor:
-        return rooted_open.name_of(descriptor)
+    with lookup(_from(process.cwd, program.interpreter)) as file:
+        return file.name
 
 
-def _parse(descriptor: int) -> Program | Script | None:
-    with rooted_open.readable(descriptor) as file:
+@contextmanager
+def _rooted(root: int, path: str) -> Iterator[File]:
+    with rooted_open.lookup(root, path) as descriptor:
 
-        def read(offset: int, size: int) -> bytes:
-            return os.pread(file, size, offset) if offset < _READ_MAX else b""
+        @contextmanager
+        def reading() -> Iterator[Read]:
+            with rooted_open.readable(descriptor) as file:
+                yield (
+                    lambda offset, size: os.pread(file, size, offset) if offset < _READ_MAX else b""
+                )
 
-        return parse(read)
+        yield File(rooted_open.name_of(descriptor), os.fstat(descriptor).st_mode, reading)
 
 
-def _place(root: int, process: Process, name: str) -> str:
+def _place(lookup: Lookup, process: Process, name: str) -> str:
     """Return the program's path. A name without a slash is searched on PATH, as in execvp."""
     if "/" in name:
         return _from(process.cwd, name)
     for directory in process.env.get("PATH", "").split(":")[:_PATH_PARTS_MAX]:
         place = _from(process.cwd, f"{directory or '.'}/{name}")
         try:
-            with rooted_open.lookup(root, place) as descriptor:
-                mode = os.fstat(descriptor).st_mode
+            with lookup(place) as file:
+                mode = file.mode
         except OSError as error:
             if error.errno == errno.ENOSYS:
                 raise

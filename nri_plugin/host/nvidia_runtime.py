@@ -50,7 +50,7 @@ def toolkit(program: str, host: Path) -> Toolkit:
     """Return which requests the runtime accepts: the defaults if its configuration is unreadable.
     host: path at which this process sees the host's root directory."""
     try:
-        return read(_file(program, host))
+        return read(file(program, host))
     except (OSError, ValueError):
         return Toolkit()
 
@@ -72,7 +72,7 @@ def problem(program: str, accepted: Toolkit, host: Path) -> str:
     return (
         f"containerd's default runtime is {program}: it gives GPUs, without a limit, to each"
         f" container that sets {accepted.other_variables}: remove {OTHER_VARIABLES} from"
-        f" {'/' / _file(program, host).relative_to(host)}"
+        f" {'/' / file(program, host).relative_to(host)}"
     )
 
 
@@ -85,7 +85,7 @@ def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
         return None
 
 
-def _file(program: str, host: Path) -> Path:
+def file(program: str, host: Path) -> Path:
     """Return the configuration file. GPU Operator's toolkit has it below its own directory."""
     beside = host / program.rpartition("/")[0].lstrip("/") / ".config" / _CONFIG
     return beside if os.path.isfile(beside) else host / "etc" / _CONFIG

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file
+from gpuslice.contract import grant_file, names
 from shim import region
 from tests.gpu import facts
 from tests.shim.conftest import GIB, Host
@@ -72,7 +72,11 @@ def make_grant(directory: Path, gpu: facts.Facts, limit_bytes: int, code_bytes: 
 
 def machine() -> Mapping[str, str]:
     """The environment, without variables that would change the library's limits."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
+    return {
+        name: text
+        for name, text in os.environ.items()
+        if name == names.ENV_BOOKINGS or not name.startswith(_OURS)
+    }
 
 
 @pytest.fixture(autouse=True)

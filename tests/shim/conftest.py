@@ -57,6 +57,7 @@ class Host:
             **({"LD_PRELOAD": preloaded} if preloaded else {}),
             **sanitizers.environment(),
             **({names.ENV_DIR: str(grant_dir)} if grant_dir else {}),
+            **{name: text for name, text in os.environ.items() if name == names.ENV_BOOKINGS},
         }
 
     def run(

@@ -90,7 +90,7 @@ def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System
 
     def make(whole: Path) -> Path:
         with step(f"fetching Debian packages for {machine}") as shown:
-            archives = _download(packages, machine, whole)
+            archives = download(packages, machine, whole)
             shown.result = f"{len(archives)} packages"
         made = whole / "made"
         _unpack(archives, packages, made)
@@ -103,7 +103,7 @@ def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System
     return System(machine, packages, final / "root", listed)
 
 
-def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
+def download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
     """Fetch the packages and their dependencies, with newer package lists if this fails."""
     state, archives = whole / "state", whole / "archives"
     for each in (state / "lists/partial", archives / "partial", whole / "cache"):

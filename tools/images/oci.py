@@ -133,6 +133,13 @@ def archive(images: Sequence[Image], directory: Path) -> Path:
     return cached(path, "images-*.tar", lambda packing: pack(images, packing))
 
 
+def root(layer: Layer, directory: Path) -> Path:
+    """Return the path of a tar in `directory` with the layer's files alone, as `docker import`
+    reads it. Pack it if it is not there."""
+    path = directory / f"root-{_key([Image('', [layer])])}.tar"
+    return cached(path, "root-*.tar", lambda packing: _pack_layer(layer, packing)[0])
+
+
 def cached(final: Path, pattern: str, make: Callable[[Path], Path]) -> Path:
     """Return the file or directory `final` in the cache. If it does not exist, `make` makes it in a
     scratch directory, from which it is renamed to `final`, unless another process was faster. Of

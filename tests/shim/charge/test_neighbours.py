@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from gpuslice.contract import names
 from gpuslice.contract.overhead import CODE_BYTES, WINDOW
 from tests.shim.clients import CUDA
 from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, MIB, Host, gpu_table, simulated
@@ -136,7 +137,7 @@ def _outcome(host: Host, fixed_bytes: int, neighbour: str) -> Outcome:
             process = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=ROOT,
-                env=host.environment(preload=False),
+                env={**host.environment(preload=False), names.ENV_BOOKINGS: f"{host.sim_dir}.book"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

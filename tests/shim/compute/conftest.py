@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from gpuslice.contract import names
 from tests.shim.conftest import Host
 from tests.support import ROOT
 
@@ -18,7 +20,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(gpu_host: Host, tmp_path: Path) -> Iterator[Start]:
-    """Start `shim run OPTIONS -- COMMAND`. A test's commands share a directory and an arbiter."""
+    """Start `shim run OPTIONS -- COMMAND`. A test's commands share a directory and an arbiter. Each
+    has its own bookings, because programs of a test's earlier try may still be running."""
+    bookings = (tmp_path / f"bookings-{number}" for number in count())
     with ExitStack() as stack:
 
         def started(options: Sequence[str], *command: str | Path) -> subprocess.Popen[str]:
@@ -26,7 +30,11 @@ def start(gpu_host: Host, tmp_path: Path) -> Iterator[Start]:
             process = subprocess.Popen(
                 [*run, "--context-bytes", "300MiB", *options, "--", *command],
                 cwd=ROOT,
-                env={**gpu_host.environment(preload=False), "TMPDIR": str(tmp_path)},
+                env={
+                    **gpu_host.environment(preload=False),
+                    names.ENV_BOOKINGS: str(next(bookings)),
+                    "TMPDIR": str(tmp_path),
+                },
                 stdout=subprocess.PIPE,
                 text=True,
             )

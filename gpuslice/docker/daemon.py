@@ -1,0 +1,180 @@
+"""The Docker daemon of this machine: how a container gets its grant, and what is sent to create it.
+
+`way` and `body` are pure. A grant is one CDI device (grants.py). Docker 28.2 and newer injects it;
+before, NVIDIA's container runtime does, which must be registered with the daemon as `nvidia`. Both
+refuse to start a container whose device is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import docker
+from docker.errors import ImageNotFound
+from docker.utils import convert_port_bindings, parse_repository_tag
+from docker.utils.ports import build_port_bindings
+
+from gpuslice.contract import names
+from gpuslice.docker import grants
+from gpuslice.docker.grants import Grant
+from gpuslice.docker.refusals import Volume
+from nri_plugin.host import nvidia_runtime
+
+_API: Final = (1, 50)
+"""The version of the API of Docker 28.2, which loads its CDI driver before it restores containers.
+Earlier ones could not start a container again after their own restart."""
+_LOCAL: Final = "http+docker://localhost"
+"""The SDK's address of a Unix socket."""
+_NVIDIA: Final = "nvidia"
+_MODES: Final = ("auto", "cdi")
+"""In mode auto the runtime uses CDI for a qualified name, too."""
+
+
+Toolkit = tuple[Path, Mapping[str, Any]]
+"""The configuration file of NVIDIA's runtime, and its content."""
+
+
+class DaemonError(Exception):
+    """The daemon cannot run a container with a grant. The text says what to change."""
+
+
+class Way(Enum):
+    """How a container gets its grant. The values are names of OCI runtimes. With CDI it is the
+    daemon's own, because a default runtime of NVIDIA would read the image's variables."""
+
+    CDI = "runc"
+    NVIDIA = "nvidia"
+
+
+def way(info: Mapping[str, Any], api: str, toolkit: Toolkit, cdi_dir: Path) -> Way:
+    """Return the daemon's way, from /info and its API's version. cdi_dir: the directory of grants'
+    specs. Raises DaemonError."""
+    if info["OSType"] != "linux" or "name=rootless" in (info.get("SecurityOptions") or ()):
+        raise DaemonError("Docker: invalid daemon: must run containers of Linux, as root")
+    if tuple(map(int, api.split("."))) >= _API and (places := info.get("CDISpecDirs")):
+        _require_directory("cdi-spec-dirs of dockerd", places, cdi_dir)
+        return Way.CDI
+    if _NVIDIA in (info.get("Runtimes") or ()):
+        _require_cdi_mode(*toolkit, cdi_dir)
+        return Way.NVIDIA
+    raise DaemonError(
+        f"Docker {info.get('ServerVersion')}: required: CDI or the runtime {_NVIDIA!r}, to give a"
+        " container a GPU together with its limit; update Docker to 28.2 or newer, where CDI is"
+        " not switched off, or install nvidia-container-toolkit and run"
+        " `nvidia-ctk runtime configure --runtime=docker` and"
+        " `nvidia-ctk config --in-place --set nvidia-container-runtime.mode=cdi`"
+    )
+
+
+def _require_directory(what: str, places: Sequence[str], cdi_dir: Path) -> None:
+    if str(cdi_dir) not in places and str(cdi_dir).removeprefix("/var") not in places:
+        raise DaemonError(f"{what}: invalid value {', '.join(places)}: must contain {cdi_dir}")
+
+
+def _require_cdi_mode(file: Path, config: Mapping[str, Any], cdi_dir: Path) -> None:
+    runtime = config.get("nvidia-container-runtime", {})
+    if (mode := runtime.get("mode") or _MODES[0]) not in _MODES:
+        raise DaemonError(
+            f"{file}: [nvidia-container-runtime] mode: invalid value {mode!r}: must be 'cdi',"
+            ' because other modes do not inject a limit; write the line mode = "cdi"'
+        )
+    if config.get(nvidia_runtime.ACCEPT_VARIABLES) is False:
+        raise DaemonError(
+            f"{file}: {nvidia_runtime.ACCEPT_VARIABLES}: invalid value false: must be true, because"
+            " a grant is named by a variable; remove the line"
+        )
+    if variables := config.get(nvidia_runtime.OTHER_VARIABLES):
+        raise DaemonError(
+            f"{file}: {nvidia_runtime.OTHER_VARIABLES}: invalid value {variables!r}: must be unset,"
+            " because it takes precedence over the variable that names a grant; remove the line"
+        )
+    if places := runtime.get("modes", {}).get("cdi", {}).get("spec-dirs"):
+        _require_directory(f"{file}: spec-dirs", places, cdi_dir)
+
+
+def find_way(client: docker.APIClient, cdi_dir: Path) -> Way:
+    """Ask the daemon for its way. Raises DaemonError, and OSError of NVIDIA's configuration."""
+    if client.base_url != _LOCAL:
+        raise DaemonError("DOCKER_HOST: invalid value: must be a Unix socket of this machine")
+    info, config = client.info(), {}
+    program = (info.get("Runtimes") or {}).get(_NVIDIA, {}).get("path", "")
+    file = nvidia_runtime.file(program, Path("/"))
+    with suppress(FileNotFoundError):
+        config = tomllib.loads(file.read_text())
+    return way(info, client.api_version, (file, config), cdi_dir)
+
+
+def image(client: docker.APIClient, name: str, say: Callable[[str], object]) -> Mapping[str, Any]:
+    """Return what the image configures. An absent one is pulled, and `say` gets the progress.
+    Raises DaemonError."""
+    with suppress(ImageNotFound):
+        return _configured(client, name)
+    say(f"image {name} is not here; it is pulled")
+    repository, tag = parse_repository_tag(name)
+    for line in client.pull(repository, tag=tag or "latest", stream=True, decode=True):
+        if "error" in line:
+            raise DaemonError(f"--image: invalid value {name}: {line['error']}")
+        if line.get("status") and not line.get("progressDetail"):
+            say(" ".join(filter(None, (line.get("id"), line["status"]))))
+    return _configured(client, name)
+
+
+def _configured(client: docker.APIClient, image: str) -> Mapping[str, Any]:
+    return client.inspect_image(image)["Config"] or {}  # type: ignore[no-untyped-call]
+
+
+def body(
+    asked: argparse.Namespace,
+    volumes: Sequence[Volume],
+    env: Sequence[str],
+    grant: Grant,
+    chosen: Way,
+) -> Mapping[str, Any]:
+    """Return the request that creates the container. Its grant is in the labels, so that it can be
+    made again. env: lines KEY=VALUE, and KEY alone for a variable that is removed."""
+    ports = convert_port_bindings(build_port_bindings(asked.publish))
+    policy, _, count = asked.restart.partition(":")
+    host: dict[str, Any] = {
+        "Runtime": chosen.value,
+        "Binds": [_bind(each) for each in volumes if ":" in each.text],
+        "PortBindings": ports,
+        "AutoRemove": asked.rm,
+        "RestartPolicy": {"Name": policy, "MaximumRetryCount": int(count or 0)},
+        "IpcMode": asked.ipc,
+        "NetworkMode": asked.network or "default",
+        "ShmSize": asked.shm_size or 0,
+    }
+    device = grants.device_name(grant.key)
+    if chosen is Way.CDI:
+        host["DeviceRequests"] = [{"Driver": "cdi", "DeviceIDs": [device]}]
+    visible = names.VISIBLE_DEVICES_NONE if chosen is Way.CDI else device
+    return {
+        "Image": asked.image,
+        "Cmd": asked.command or None,
+        "Entrypoint": None if asked.entrypoint is None else [asked.entrypoint],
+        "Env": [*env, f"{names.ENV_VISIBLE_DEVICES}={visible}"],
+        "User": asked.user,
+        "WorkingDir": asked.workdir,
+        "Volumes": {each.destination: {} for each in volumes if ":" not in each.text},
+        "ExposedPorts": {port: {} for port in ports},
+        "Tty": asked.tty,
+        "OpenStdin": asked.interactive,
+        "StdinOnce": asked.interactive and not asked.detach,
+        "AttachStdin": asked.interactive and not asked.detach,
+        "AttachStdout": not asked.detach,
+        "AttachStderr": not asked.detach,
+        "Labels": {names.LABEL_KEY: grant.key, names.LABEL_GRANT: grants.encode(grant)},
+        "HostConfig": host,
+    }
+
+
+def _bind(volume: Volume) -> str:
+    """Return the bind as docker writes it. Its source is the one that was checked."""
+    _, _, rest = volume.text.partition(":")
+    return f"{volume.source or volume.text.partition(':')[0]}:{rest}"

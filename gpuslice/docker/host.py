@@ -1,0 +1,179 @@
+"""`gpuslice host`: keeps the limits of a Docker host's containers, with or without a terminal.
+
+One per machine. At its start, before Docker's, it books every stored grant and makes its files and
+spec again. Then it runs the arbiter and the measuring, and follows Docker: each event of our
+containers causes a pass of reconciler.py, and so do a new connection and five seconds without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from gpuslice.docker import containers, install
+from gpuslice.docker.machine import ERRORS, Machine, Places, settings
+from gpuslice.docker.reconciler import Reconciler
+from gpuslice.gpu import bookings
+from gpuslice.gpu.bookings import BookingsError
+from gpuslice.kube.log_lines import Formatter, Line
+from nri_plugin.gpu.arbiter_process import ArbiterProcess
+from nri_plugin.gpu.measuring import Measuring
+from nri_plugin.host.lock import Lock
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.notices import Notices
+from nri_plugin.supervision import supervised
+from nri_plugin.threads import Worker
+from shim.library import LibraryError
+
+_LOG: Final = logging.getLogger(__name__)
+_PERIOD_S: Final = 5.0
+_RETRY_S: Final = 1.0
+_GRACE_S: Final = 10.0
+_LOOK_S: Final = 20.0
+"""Docker's start waits for the driver's first answer for at most this time."""
+_DESCRIPTION: Final = """\
+Keep the limits of this machine's Docker containers: divide the GPUs' time, measure their memory,
+free the grants of removed containers, and make grants again after a restart of the machine. Needs
+root. `gpuslice host install` makes it a service, which `gpuslice run -d` and --restart need.
+"""
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    if arguments[:1] == ["install"]:
+        return install.main(arguments[1:], f"{prog} host")
+    parser = argparse.ArgumentParser(prog=f"{prog} host", description=_DESCRIPTION)
+    text = "end when no container of `gpuslice run` is left"
+    parser.add_argument("--while-used", action="store_true", help=text)
+    chosen = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        sys.stderr.write("gpuslice host: invalid user: must be root, which mounts the grants\n")
+        return 1
+    try:
+        machine = Machine(settings(os.environ), Places())
+    except LibraryError as error:
+        sys.stderr.write(f"gpuslice host: {error}\n")
+        return 1
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Formatter(machine.settings.log_format))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    # Containers must be able to read our files, and the arbiter opens three per container.
+    os.umask(0o022)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return asyncio.run(_Host(machine, while_used=chosen.while_used).run())
+
+
+class _Host:
+    def __init__(self, machine: Machine, *, while_used: bool) -> None:
+        self._machine, self._while_used = machine, while_used
+        self._bookings = bookings.of_machine(os.environ)
+        self._reconciler = Reconciler(machine, self._bookings, containers)
+        # Bookings, grants and Docker: one thread, which keeps their order.
+        self._worker = Worker("reconciler")
+        identity = f"gpuslice host{' --while-used' if while_used else ''} pid={os.getpid()}"
+        self._lock = Lock(machine.settings.run_dir, identity)
+        self._leaving, self._woken = False, asyncio.Event()
+        self._failure = ""
+        self._used_s = time.monotonic()
+
+    async def run(self) -> int:
+        """Serve until SIGTERM. Return the exit status."""
+        if not self._while_used:
+            await self._lock.acquire(self._waiting)
+        elif why := self._lock.try_acquire():
+            sys.stderr.write(f"gpuslice host: {why}\n")
+            return 1
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave)
+        await self._pass(first=True)
+        _notify("READY=1")
+        tasks = [asyncio.create_task(supervised(*each)) for each in self._services()]
+        wake = partial(loop.call_soon_threadsafe, self._woken.set)
+        threading.Thread(target=_follow, args=(wake,), daemon=True).start()
+        _LOG.info(Line("serving", while_used=self._while_used))
+        while not self._leaving and not await self._worker.run(self._is_over, None):
+            with suppress(TimeoutError):
+                away = self._reconciler.containers is None
+                async with asyncio.timeout(_RETRY_S if away else _PERIOD_S):
+                    await self._woken.wait()
+            self._woken.clear()
+            await self._pass()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await self._machine.close()
+        self._lock.release()
+        return 0
+
+    def _waiting(self, why: str) -> None:
+        if self._failure != why:
+            _LOG.warning(Line("waiting to be the only one", reason=why))
+            _notify("READY=1")  # Docker must not wait for this
+        self._failure = why
+
+    async def _pass(self, *, first: bool = False) -> None:
+        if first or self._reconciler.troubled:
+            with suppress(*ERRORS, TimeoutError):  # the inventory has logged it
+                async with asyncio.timeout(_LOOK_S):
+                    await self._machine.look()
+        failure = ""
+        try:
+            await self._worker.run(partial(self._reconciler.reconcile, first=first), None)
+        except Exception as error:
+            failure = repr(error)
+            if failure != self._failure:
+                _LOG.exception(Line("pass failed; it is tried again", error=error))
+        self._failure = failure
+
+    def _is_over(self) -> bool:
+        """With --while-used, give up the host's lock if there is no grant. That is done under the
+        lock of the bookings, because `gpuslice run` books first and then looks for a host."""
+        with suppress(BookingsError), self._bookings.locked():
+            if not self._while_used or not self._reconciler.is_unused():
+                self._used_s = time.monotonic()
+            elif time.monotonic() - self._used_s >= _GRACE_S:
+                self._lock.release()
+                return True
+        return False
+
+    def _leave(self) -> None:
+        self._leaving = True
+        self._woken.set()
+
+    def _services(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
+        chosen, metrics, nvml = self._machine.settings, Metrics(), self._machine.inventory.nvml
+        arbiter = ArbiterProcess(chosen.run_dir, chosen.environment, metrics)
+        holds = lambda: self._reconciler.holds  # noqa: E731
+        measuring = Measuring(chosen.run_dir, holds, nvml, metrics, Notices())
+        return (("arbiter", arbiter.run), ("measuring", measuring.run))
+
+
+def _follow(wake: Callable[[], object]) -> None:
+    """Wake the host at each event, and at each connection to Docker, until its loop is closed."""
+    with suppress(RuntimeError):
+        while True:
+            with suppress(*containers.ERRORS):
+                for _ in containers.events():
+                    wake()
+            time.sleep(_RETRY_S)
+
+
+def _notify(state: str) -> None:
+    """Report the state to systemd, if it started this process (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as reports:
+            reports.sendto(state.encode(), address.replace("@", "\0", 1))

@@ -1,0 +1,1 @@
+"""Private Docker daemons with simulated GPUs, for the tests of containers without Kubernetes."""

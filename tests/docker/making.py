@@ -1,0 +1,88 @@
+"""A program that makes a container with a grant, in the steps of `gpuslice run`.
+
+    python -m tests.docker.making KEY MEMORY CORE RESTART UNTIL IMAGE -- COMMAND...
+
+It prints the name of each step that it has taken: booked, made, created, started. After UNTIL it
+waits to be killed, or ends if that is "end". It serves the tests of what happens after a kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import docker
+from docker.types import DeviceRequest
+
+from gpuslice.contract import names
+from gpuslice.docker import grants
+from gpuslice.docker.grants import Grant
+from gpuslice.docker.machine import Machine, Places, settings
+from gpuslice.gpu import bookings
+from nri_plugin.policy.model import Container, Gpu, Share
+
+
+def main(arguments: Sequence[str]) -> None:
+    key, memory, core, restart, until, image, _, *command = arguments
+    for step in _steps(key, int(memory), int(core), restart, image, command):
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+        while step == until:
+            time.sleep(1)
+
+
+def _steps(
+    key: str, memory_bytes: int, core: int, restart: str, image: str, command: Sequence[str]
+) -> Iterator[str]:
+    machine = Machine(settings(os.environ), Places())
+    gpu = asyncio.run(_first(machine))
+    share = Share(gpu.uuid, gpu.minor, memory_bytes, core or 100, uncapped=core == 0)
+    grant, pid = Grant(key, key, (share,)), os.getpid()
+    plan = machine.plan(grant, Container(key, key))
+    booked = bookings.of_machine(os.environ)
+    with booked.locked():
+        booking = machine.booking(grant, pid, bookings.started_ticks(pid) or 0)
+        booked.book(booking, {gpu.uuid: gpu.most_bytes}, lambda: None)
+        yield "booked"
+        machine.make(grant, plan)
+    yield "made"
+    client = docker.DockerClient.from_env(version="auto")
+    kwargs = _by_cdi(key) if "DiscoveredDevices" in client.info() else _by_runtime(key)
+    container = client.containers.create(
+        image,
+        [*command],
+        name=key,
+        labels={names.LABEL_KEY: key, names.LABEL_GRANT: grants.encode(grant)},
+        restart_policy=cast(Any, {"Name": restart}),
+        network_mode="none",
+        **kwargs,
+    )
+    yield "created"
+    container.start()
+    yield "started"
+
+
+async def _first(machine: Machine) -> Gpu:
+    gpus = await machine.look()
+    await machine.close()
+    return gpus[0]
+
+
+def _by_cdi(key: str) -> dict[str, Any]:
+    request = DeviceRequest(driver="cdi", device_ids=[grants.device_name(key)])
+    return {"device_requests": [request]}
+
+
+def _by_runtime(key: str) -> dict[str, Any]:
+    return {
+        "runtime": "nvidia",
+        "environment": {names.ENV_VISIBLE_DEVICES: grants.device_name(key)},
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
