@@ -121,6 +121,8 @@ class Runs:
 def runs(machine: Machine, tmp_path: Path) -> Iterator[Runs]:
     client = docker.DockerClient(machine.url, version="auto")
     made = Runs(machine, client, tmp_path)
+    for left in made.files():  # of tests that write specs of their own
+        machine.run(["rm", "-rf", left])
     yield made
     for container in client.containers.list(all=True):
         with contextlib.suppress(APIError):
