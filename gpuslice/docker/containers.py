@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import docker
@@ -17,15 +18,56 @@ from gpuslice.docker.recovery import Container
 
 ERRORS: Final = (DockerException, HTTPError, OSError)
 """The errors of this module's functions."""
+_LOCAL: Final = "http+docker://localhost"
+_STATE: Final = Path(names.DOCKER_STATE_DIR)
+_DAEMON: Final = _STATE / ".daemon"
 _LIST_S: Final = 5
 _CHANGE_S: Final = 60
 _FILTER: Final = {"label": names.LABEL_KEY}
 _EVENTS: Final = ["start", "die", "destroy"]
 
 
+class OtherDaemonError(DockerException):
+    """The daemon is not the one that has the containers with a grant."""
+
+
 def connect(timeout_s: int = _CHANGE_S) -> docker.APIClient:
-    """Return a connection to the daemon of DOCKER_HOST, or of this machine. Raises ERRORS."""
-    return docker.DockerClient.from_env(version="auto", timeout=timeout_s).api
+    """Return a connection to this machine's daemon, or to that of DOCKER_HOST. Raises ERRORS, also
+    for a daemon that does not have the containers of the stored grants: it would not list them,
+    and their grants would be freed."""
+    client = docker.DockerClient.from_env(version="auto", timeout=timeout_s).api
+    if client.base_url != _LOCAL:
+        raise OtherDaemonError(
+            f"DOCKER_HOST: invalid value {client.base_url}: must be a Unix socket, because limits"
+            " are files of this machine"
+        )
+    daemon, known = client.info()["ID"], _known()
+    if known not in (None, daemon):
+        raise OtherDaemonError(
+            f"Docker: invalid daemon {daemon}: must be {known}, which has the containers with a"
+            f" grant; unset DOCKER_HOST. If that daemon is gone, remove {_STATE} and restart the"
+            " machine"
+        )
+    return client
+
+
+def claim(client: docker.APIClient) -> None:
+    """Make the daemon the one that has the containers with a grant, unless there is one. Called
+    under the lock of the bookings. Raises OtherDaemonError."""
+    daemon, known = client.info()["ID"], _known()
+    if known is None:
+        _STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _DAEMON.write_text(daemon)
+    elif known != daemon:
+        raise OtherDaemonError(f"Docker: invalid daemon {daemon}: must be {known}")
+
+
+def _known() -> str | None:
+    """Return the ID of the daemon of the stored grants. None: there is none, or it is unknown."""
+    with suppress(FileNotFoundError):
+        if any(_STATE.glob("*.json")):
+            return _DAEMON.read_text()
+    return None
 
 
 def listed() -> Sequence[Container]:

@@ -29,7 +29,6 @@ from nri_plugin.host import nvidia_runtime
 _API: Final = (1, 50)
 """The version of the API of Docker 28.2, which loads its CDI driver before it restores containers.
 Earlier ones could not start a container again after their own restart."""
-_LOCAL: Final = "http+docker://localhost"
 """The SDK's address of a Unix socket."""
 _NVIDIA: Final = "nvidia"
 _MODES: Final = ("auto", "cdi")
@@ -100,8 +99,6 @@ def _require_cdi_mode(file: Path, config: Mapping[str, Any], cdi_dir: Path) -> N
 
 def find_way(client: docker.APIClient, cdi_dir: Path) -> Way:
     """Ask the daemon for its way. Raises DaemonError, and OSError of NVIDIA's configuration."""
-    if client.base_url != _LOCAL:
-        raise DaemonError("DOCKER_HOST: invalid value: must be a Unix socket of this machine")
     info, config = client.info(), {}
     program = (info.get("Runtimes") or {}).get(_NVIDIA, {}).get("path", "")
     file = nvidia_runtime.file(program, Path("/"))

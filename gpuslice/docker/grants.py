@@ -10,13 +10,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.overhead import CODE_BYTES
-from nri_plugin.policy.model import Claim, Device, Hook, Mount, Pod, Share
+from nri_plugin.policy.model import Claim, Device, Hook, HookStage, Mount, Pod, Share
 from nri_plugin.policy.plan import ContainerPlan
 
 _VERSION: Final = 1
@@ -25,6 +26,21 @@ _WHOLE_CORE_PERCENT: Final = 100
 _NAMESPACE: Final = "docker"
 _KEY: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+_CHECK: Final = """\
+while [ $# -gt 1 ]; do
+  [ "$(stat -c %d:%i ".$1")" = "$2" ] || {
+    echo "gpuslice: $1 is not the file of the limit: another mount or a link hides it" >&2
+    exit 1
+  }
+  shift 2
+done
+"""
+"""A hook that runs before each start, in the container's root directory, after all mounts. Docker
+keeps a container's files, so a link that a program has made there may divert a user's mount to our
+paths, which no check of the paths can see. The hook may be in another user namespace, where it
+cannot open the host's files. Therefore it compares numbers."""
 
 
 class GrantError(ValueError):
@@ -125,13 +141,20 @@ def spec_file(key: str) -> str:
     return f"{names.CDI_KIND_GRANT.replace('/', '-')}-{key}.json"
 
 
-def spec(plan: ContainerPlan) -> str:
-    """Return the CDI spec that gives a container all of the plan."""
+def spec(plan: ContainerPlan, identities: Mapping[str, str]) -> str:
+    """Return the CDI spec that gives a container all of the plan. identities: DEVICE:INODE of each
+    file on which the limit depends, by its path in the container."""
+    check = Hook(
+        HookStage.CREATE_CONTAINER,
+        "/bin/sh",
+        ("sh", "-c", _CHECK, "gpuslice", *chain(*sorted(identities.items()))),
+        ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",),
+    )
     edits = {
         "env": [f"{key}={value}" for key, value in plan.env],
         "deviceNodes": [_node(device) for device in plan.devices],
         "mounts": [_mount(mount) for mount in plan.mounts],
-        "hooks": [_hook(hook) for hook in plan.hooks],
+        "hooks": [_hook(hook) for hook in (*plan.hooks, check)],
     }
     document = {
         "cdiVersion": _CDI_VERSION,

@@ -94,7 +94,7 @@ class Machine:
         try:
             _write(self.places.state / f"{grant.key}.json", grants.encode(grant))
             self._apply(grant, plan)
-            _write(self.places.cdi / grants.spec_file(grant.key), grants.spec(plan))
+            self._write_spec(plan, grant.key)
         except BaseException:
             self.remove(grant.key)
             raise
@@ -112,12 +112,17 @@ class Machine:
         _write(self.places.state / f"{key}.json", grants.encode(current))
         if not self.has_files(key):
             self._apply(current, plan)
-        _write(self.places.cdi / grants.spec_file(key), grants.spec(plan))
+        self._write_spec(plan, key)
 
     def _apply(self, grant: Grant, plan: ContainerPlan) -> None:
         code_bytes, free = grant.code_bytes, grant.managed_free
         files = replace(self.files, code_bytes=code_bytes, managed_free=free)
         files.apply(plan, grant.context_bytes)
+
+    def _write_spec(self, plan: ContainerPlan, key: str) -> None:
+        found = {place: os.stat(source) for place, source in plan.files.items()}
+        identities = {place: f"{each.st_dev}:{each.st_ino}" for place, each in found.items()}
+        _write(self.places.cdi / grants.spec_file(key), grants.spec(plan, identities))
 
     def has_files(self, key: str) -> bool:
         return key in self.files.grants([key])

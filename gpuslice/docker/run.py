@@ -157,6 +157,7 @@ class _Run:
         started = bookings.started_ticks(os.getpid()) or 0
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in parts}
         with self._bookings.locked():
+            containers.claim(self._client)
             booking = machine.booking(grant, os.getpid(), started)
             self._bookings.book(booking, capacity, containers.keys)
         granted = limits.granted(asked, parts)

@@ -49,13 +49,17 @@ class Runs:
         return [sys.executable, "-m", "gpuslice", *given]
 
     def run(self, *words: str, given: str = "", status: int = 0, **options: object) -> Done:
-        command = self.machine.namespace.enter(self.words(*words, **options))  # type: ignore[arg-type]
-        environ = environment(self.environment)
-        done = subprocess.run(
-            command, env=environ, input=given, text=True, capture_output=True, timeout=_RUN_S
-        )
+        done = self.tried(*words, given=given, **options)
         assert done.returncode == status, done
         return done
+
+    def tried(self, *words: str, given: str = "", **options: object) -> Done:
+        """Run a command that may fail."""
+        command = self.machine.namespace.enter(self.words(*words, **options))  # type: ignore[arg-type]
+        environ = environment(self.environment)
+        return subprocess.run(
+            command, env=environ, input=given, text=True, capture_output=True, timeout=_RUN_S
+        )
 
     def refused(self, *words: str, status: int = 125, **options: object) -> str:
         """Run what must be refused. It must leave nothing."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
-from lab.docker.image import PATH
+from lab.docker.image import IMAGE, PATH
 from tests.docker.running import Runs
 from tests.docker.running import runs as runs
 from tests.nri_plugin.host.test_entrypoint import MUSL, STATIC, program
@@ -106,9 +107,50 @@ def test_a_program_of_a_volume_is_examined_too(runs: Runs) -> None:
     assert "'/srv/app' is statically linked" in error
 
 
-def test_an_image_that_requests_all_gpus_gets_its_part(runs: Runs) -> None:
-    done = runs.run("--rm", "-e", "NVIDIA_DRIVER_CAPABILITIES=all", "--", "nvidia-smi", "-L")
-    assert done.stdout.count("GPU ") == 1
+@pytest.mark.parametrize("target", ["g", "e"])
+@pytest.mark.parametrize("depth", ["/data", "/data/a"])
+@pytest.mark.parametrize("by", ["-v", "VOLUME"])
+def test_a_link_in_the_image_diverts_no_mount_to_our_files(
+    runs: Runs, target: str, depth: str, by: str
+) -> None:
+    """runc follows a link at a mount's target. No check of the paths' texts sees that."""
+    place = f"{depth}/{target}"
+    script = f"mkdir -p {depth}; ln -s /.gpuslice {depth}/g; ln -s /etc {depth}/e"
+    made = runs.client.containers.create(IMAGE, ["sh", "-c", script], network_mode="none")
+    made.start()
+    made.wait()
+    changes = f"VOLUME {place}" if by == "VOLUME" else None
+    made.commit("local/links", "1", changes=changes)
+    options = ("-v", f"/srv:{place}") if by == "-v" else ()
+    command = [*("--rm", *options, "--"), *("nvidia-smi",)]
+    done = runs.tried(*command, image="local/links:1")
+    assert "hides it" in done.stderr or "10240MiB" in done.stdout, done
+    assert "40960MiB" not in done.stdout
+
+
+def test_a_link_that_a_program_made_diverts_no_mount_at_the_next_start(runs: Runs) -> None:
+    """Docker keeps a container's files between its starts."""
+    script = "nvidia-smi; mv /srv/a /srv/b; mkdir /srv/a; ln -s /etc /srv/a/x"
+    first = runs.run("--name", "again", "-v", "/mnt:/srv/a/x", "--", "sh", "-c", script)
+    assert "10240MiB" in first.stdout
+    container = runs.client.containers.get("again")
+    with pytest.raises(APIError, match="hides it"):
+        container.start()
+    runs.gpuslice("rm", "again")
+
+
+def test_another_daemon_is_refused(runs: Runs) -> None:
+    """It does not list the containers with a grant, and their grants must not be freed."""
+    runs.run("--name", "kept", "--", "true")
+    runs.machine.run(["sh", "-c", "echo OTHER > /var/lib/gpuslice/docker/.daemon"])
+    try:
+        assert "must be OTHER" in runs.refused("--", "true")
+        failed = runs.gpuslice("rm", "kept")
+        assert failed.returncode == 1 and "must be OTHER" in failed.stderr
+        assert any("/kept" in str(each) for each in runs.containers())
+    finally:
+        runs.machine.run(["rm", "/var/lib/gpuslice/docker/.daemon"])
+    runs.gpuslice("rm", "kept")
 
 
 def test_an_absent_image_is_named(runs: Runs) -> None:
