@@ -139,7 +139,9 @@ class Metrics:
         self.container_used = self._container_gauge(
             "memory_used_bytes", "GPU memory: its charge, and the driver's overhead."
         )
-        self.container_limit = self._container_gauge("memory_limit_bytes", "Limit of GPU memory.")
+        self.container_limit = self._container_gauge(
+            "memory_limit_bytes", "The limit of GPU memory of the container."
+        )
         self.container_overhead = self._container_gauge(
             "memory_overhead_bytes", "Measured memory that the driver holds beyond the charge."
         )
