@@ -128,12 +128,12 @@ def _add_flags(command: ArgumentParser, environment: Mapping[str, str]) -> None:
         metavar="VERSION",
     )
     add("--log-format", Format.LOGFMT.value, "Format of log lines: logfmt or json.", type=Format)
-    command.add_argument(
-        "--verbose",
-        action="store_true",
-        default=environment.get(variable("--verbose"), "").lower() in ("1", "true"),
-        help="Log routine operations too.",
-    )
+    for flag, text in (
+        ("--queues", "Serve KAI's Queue objects by Kueue, in the replica that binds."),
+        ("--verbose", "Log routine operations too."),
+    ):
+        is_set = environment.get(variable(flag), "").lower() in ("1", "true")
+        command.add_argument(flag, action="store_true", default=is_set, help=text)
 
 
 def _add_addresses(add: Callable[..., None]) -> None:

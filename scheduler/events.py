@@ -50,7 +50,11 @@ POD_PROBLEM: Final = "GPUShareUnclear"
 POD_NOTICE: Final = "GPUShareNotice"
 NODE_PROBLEM: Final = "GPUInventoryProblem"
 SECOND_INSTALLATION: Final = "SecondInstallation"
-REASONS: Final = (POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION)
+REASONS: Final = (
+    *(POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION),
+    *(names.EVENT_QUEUE_WAITING, names.EVENT_QUEUE_UNSERVED, names.EVENT_QUEUE_UNPLACEABLE),
+)
+_NORMAL: Final = (POD_NOTICE, names.EVENT_QUEUE_WAITING)
 
 
 class Bucket:
@@ -99,6 +103,13 @@ class Events:
         waiting = list(self._notices)
         self._notices.clear()
         self._notices.extend(await self._write_due(waiting))
+
+    async def about_pods(self, events: Iterable[tuple[str, str, str, str, str]]) -> None:
+        """Write an Event for each reason, namespace, name and UID of a pod, and text."""
+        await self._write_due(
+            (reason, ("v1", "Pod", namespace, name, uid), text)
+            for reason, namespace, name, uid, text in events
+        )
 
     async def second_installation(self, status: str) -> None:
         """Report that this pod's kube-scheduler works while that of another pod holds the Lease."""
@@ -162,7 +173,7 @@ def event(reason: str, regarding: Regarding, text: str, identity: str, now: date
         "reportingInstance": identity[:128],
         "action": "Schedule",
         "reason": reason,
-        "type": "Normal" if reason == POD_NOTICE else "Warning",
+        "type": "Normal" if reason in _NORMAL else "Warning",
         "regarding": about,
         "note": _cut(text),
     }

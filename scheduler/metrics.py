@@ -74,7 +74,21 @@ class Metrics:
             "Kubernetes Events, by outcome: written, dropped (too many), failed.",
             ("outcome",),
         )
+        self.queue_gpus = gauge(
+            "gpuslice_scheduler_queue_gpus",
+            "GPUs of a queue and all below it: quota, allocated, requested. Only in the leader.",
+            ("queue", "state"),
+        )
+        self.queue_pods = gauge(
+            "gpuslice_scheduler_queue_pods",
+            "Pods of a queue and all below it: waiting (for quota), unplaceable (no GPU has room).",
+            ("queue", "state"),
+        )
         self._add_fleet(gauge)
+
+    def clear_queues(self) -> None:
+        self.queue_gpus.clear()
+        self.queue_pods.clear()
 
     def _add_fleet(self, gauge: Callable[..., Gauge]) -> None:
         """Add the gauges that `endpoint.measure` computes from the state."""

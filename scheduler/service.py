@@ -32,6 +32,7 @@ from scheduler.events import Events
 from scheduler.extender import Extender
 from scheduler.leadership import Leadership, boot_clock
 from scheduler.metrics import Metrics
+from scheduler.queues.controller import Queues
 from scheduler.requeuer import Requeuer
 from scheduler.version_skew import VersionSkew
 
@@ -57,6 +58,8 @@ class Settings:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """The policy by schedulerName, for pods that specify none. Without one, binpack is used."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
+    queues: bool = False
+    """Whether to serve KAI's Queues by Kueue."""
     kube_scheduler: Address = KUBE_SCHEDULER
     kube_scheduler_version: str = ""
     log_format: Format = Format.LOGFMT
@@ -120,6 +123,10 @@ class _Service:
         )
         self._extender = Extender(verbs, self._binder, guard, lambda: self._cache.synced, metrics)
         self._admission = Admission(kube, self._is_ready, metrics)
+        events = Events(kube.post, metrics, boot_clock, hostname)
+        self._queues = Queues(
+            kube, guard.may_write, self._state.gpu_bytes, events, metrics, boot_clock
+        )
 
     async def run(self, leaving: asyncio.Event, announce: Callable[[str], None]) -> None:
         serving = await self._extender.serve(*self._settings.listen)
@@ -154,6 +161,8 @@ class _Service:
             "admission": self._admission.run(),
             "versions": _every(settings.versions_s, self._skew.check),
         }
+        if settings.queues:
+            work["queues"] = self._queues.run()
         if settings.http is not None:
             work["endpoint"] = self._endpoint.run(
                 settings.http, lambda address: announce(f"serving: http://{address}")

@@ -109,7 +109,7 @@ def dialects(text: str) -> frozenset[str]:
 
 def run(flags: Namespace) -> int:
     try:
-        asked = pods(objects(each for path in flags.file for each in _documents(path)))
+        asked = pods(objects(each for path in flags.file for each in documents(path)))
         state = _state(flags)
     except (SimulationError, AccessError, KubeError, OSError) as error:
         sys.stderr.write(f"simulate: {error}\n")
@@ -130,12 +130,12 @@ def _state(flags: Namespace) -> State:
     if flags.from_cluster == (flags.fleet is not None):
         raise SimulationError("fleet: must be one of --fleet FILE and --from-cluster")
     if flags.fleet is not None:
-        return fleet(objects(_documents(flags.fleet)))
+        return fleet(objects(documents(flags.fleet)))
     now_s = time.time()
     return fleet(asyncio.run(everything(flags.kubeconfig)), now_s)
 
 
-def _documents(path: Path) -> Iterable[object]:
+def documents(path: Path) -> Iterable[object]:
     """Read YAML or JSON documents. Raise SimulationError, OSError."""
     written = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

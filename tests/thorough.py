@@ -13,6 +13,7 @@ _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
 _FAULTS: Final = "a row of make faults like those that run in make test"
+_KUEUE: Final = "needs Kueue, which make setup does not build"
 _SEEDS: Final = "more seeds of a random test; others run in make test"
 
 THOROUGH: Final = {
@@ -60,10 +61,13 @@ THOROUGH: Final = {
         "random texts; region/test_environment.py has one of each kind"
     ),
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": "as with fewer processes",
+    "tests/queues/test_judged.py::*": _KUEUE,
+    "tests/queues/test_served.py::*": _KUEUE,
     "tests/traces/test_record.py::*": "records again what test_replay.py replays",
     "tests/lab/test_cluster.py::test_clearing_ends_*": _KILLS,
     "tests/docker/test_run.py::test_[!c]*": "test_containers_keep_their_parts has the main path",
     "tests/docker/test_run_images.py::*": "test_options.py and test_entrypoint.py need no Docker",
+    "tests/docker/test_user_namespace.py::*": "as with a daemon without user namespaces",
     "tests/docker/test_host.py::*[[]*host_first]": _KILLS,
     "tests/docker/test_host.py::test_a_*": _KILLS,
     "tests/docker/test_host.py::test_[!a]*": _KILLS,

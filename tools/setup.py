@@ -1,9 +1,9 @@
 """`make setup`: installs what a fresh machine lacks. It uses only the standard library.
 
 `demo` installs what the demo's first chapter needs. `base` installs all but Kubernetes, Helm and
-the images. `all` installs these too, and `test-all` a browser. Each step first checks whether it is
-needed, so a second run needs no network. Packages are installed by apt-get only here, and in
-`.ci/run` if make is missing.
+the images. `all` installs these too, and `test-all` a browser and Kueue. Each step first checks
+whether it is needed, so a second run needs no network. Packages are installed by apt-get only here,
+and in `.ci/run` if make is missing.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Goal:
     nvidia: bool = False
     """Whether to install NVIDIA's programs that describe GPUs to a container runtime."""
     kubernetes: bool = False
+    kueue: bool = False
 
 
 GOALS: Final = {
@@ -83,7 +84,7 @@ GOALS: Final = {
     ),
     "base": Goal(nvidia=True),
     "all": Goal(nvidia=True, kubernetes=True),
-    "test-all": Goal(nvidia=True, kubernetes=True, without=frozenset()),
+    "test-all": Goal(nvidia=True, kubernetes=True, kueue=True, without=frozenset()),
 }
 
 
@@ -205,6 +206,10 @@ def install(goal: Goal) -> None:
     if goal.nvidia and os.geteuid() == 0:
         for program in (*nvidia_ctk.PROGRAMS.values(), nvidia_ctk.NVIDIA_CONTAINER_RUNTIME):
             program.ensure()
+    if goal.kueue:
+        kueue = [str(VENV / "bin" / "python"), "-m", "lab.cluster.kueue"]
+        if subprocess.run(kueue, cwd=ROOT, stdout=subprocess.DEVNULL).returncode != 0:
+            raise SetupError("Kueue was not built: see above")
     if goal.kubernetes:
         kubernetes.ensure()
         kubernetes.ensure_helm()

@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from gpuslice.kube.client import Kube
 
 
-def parser(prog: str, command: str, description: str, namespace: str) -> argparse.ArgumentParser:
-    """Return a parser of the common flags. namespace: the help of --namespace."""
+def parser(
+    prog: str, command: str, description: str, namespace: str = ""
+) -> argparse.ArgumentParser:
+    """Return a parser of the common flags. namespace: the help of --namespace; "": it has none."""
     made = argparse.ArgumentParser(
         prog=f"{prog} {command}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.set_defaults(command=command)
-    made.add_argument("-n", "--namespace", default="", metavar="NAME", help=namespace)
+    if namespace:
+        made.add_argument("-n", "--namespace", default="", metavar="NAME", help=namespace)
     made.add_argument("--context", default="", metavar="NAME", help="of the kubeconfig")
     made.add_argument("--kubeconfig", default="", metavar="FILE", help="default: kubectl's")
     return made

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpuslice.cli import cluster, connecting
+from gpuslice.cli import cluster, connecting, queue_state
 from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain, time_of
 from gpuslice.cli.first_lists import LIVE_PODS
 from gpuslice.cli.live import Reader
@@ -29,8 +29,9 @@ _DESCRIPTION: Final = """\
 Say why a pod waits, was refused or is slow. The last line says what to do.
 
 It reads the pod, its Events, all pods, the Nodes, their Devices and the agents' Leases, and of a
-running pod the metrics of its node's agent. Without a right it says which, and shows the rest. The
-ClusterRole and the Role gpuslice-viewer have them all.
+running pod the metrics of its node's agent. For a pod in a queue it reads all queues and Kueue's
+Workloads. Without a right it says which, and shows the rest. The ClusterRole and the Role
+gpuslice-viewer have them all.
 """
 _SAMPLED_S: Final = 1.0
 """The time for which waiting launches are observed."""
@@ -89,6 +90,7 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
         _latest_first(events, str(at(pod, "metadata").get("uid", ""))),
         gpus=await _gpus(kube, pod, listed, missing),
         unready={each.name: each.not_ready for each in leases if each.not_ready},
+        place=await _place(kube, pod, listed[cache.DEVICES] or (), missing),
         missing=missing,
     )
     # Without Leases, every agent counts as ready. Without the others, no placement is known.
@@ -122,6 +124,20 @@ async def _gpus(
     if "use" in reader.notices:
         missing.append(f"get and create pods/portforward in namespace {names.NAMESPACE}")
     return [gpu for node in nodes for gpu in node.gpus]
+
+
+async def _place(
+    kube: Kube, pod: Json, devices: Sequence[Json], missing: list[str]
+) -> queue_state.Place:
+    """Return the pod's place in its queue; an empty one without a right."""
+    paths = (queue_state.QUEUES, queue_state.WORKLOADS, queue_state.LOCAL_QUEUES)
+    is_queued = names.LABEL_KUEUE_QUEUE in at(at(pod, "metadata"), "labels")
+    found = [await _list(kube, path, missing) if is_queued else () for path in paths]
+    if None in found:
+        return queue_state.Place()
+    queues, works, local = (each or () for each in found)
+    state = queue_state.read(queues, works, local, queue_state.healthy(devices))
+    return queue_state.place(state, pod)
 
 
 async def _list(

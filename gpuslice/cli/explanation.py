@@ -11,6 +11,7 @@ from typing import Final
 
 from gpuslice.cli import cluster, remedies
 from gpuslice.cli.cluster import Gpu, Slice
+from gpuslice.cli.queue_state import Held, Place
 from gpuslice.cli.remedies import Do
 from gpuslice.cli.use import SliceUse
 from gpuslice.contract import dialects, names
@@ -38,7 +39,7 @@ class Facts:
     """What was read. pod: None if there is none of this name. events: of the pod, or of the
     namespace's workloads if there is no pod, the latest first. account, nearest: the placement that
     the scheduler would choose now; None if it cannot be computed. gpus: of the pod's node. unready:
-    why agents are not ready, by node. missing: rights that the user lacks."""
+    why agents are not ready, by node. place: in a queue. missing: rights that the user lacks."""
 
     namespace: str
     name: str
@@ -50,6 +51,7 @@ class Facts:
     created: Mapping[str, str] = field(default_factory=dict)
     """If there is no pod of this name: when those were created whose names begin with it."""
     unready: Mapping[str, str] = field(default_factory=dict)
+    place: Place = field(default_factory=Place)
     missing: Sequence[str] = ()
 
     @property
@@ -90,8 +92,9 @@ def _explained(facts: Facts) -> _Found:
     if pod is None:
         return _at_apply(facts)
     status = at(pod, "status")
-    if facts.account is not None and not facts.account.requests_share and not facts.slices:
-        return _Found("requests no share of a GPU", (), Do.NOTHING)
+    asks = facts.account is None or facts.account.requests_share or facts.slices
+    if not asks and not facts.place.is_gated:
+        return _Found("requests no share of a GPU", facts.place.lines, Do.NOTHING)
     if refused := _by_the_agent(pod, facts.events):
         text, do = refused
         return _Found(f"refused by the agent of node {_node(facts)}", [text], do)
@@ -144,9 +147,14 @@ def _waiting(facts: Facts, pod: Json) -> _Found:
     lines = [f"kube-scheduler: {message}"] if message else []
     if account is not None and account.error:
         return _Found("refused by the scheduler", [account.error], Do.POD)
+    held, queue_lines = facts.place
     if gates := objects(at(pod, "spec"), "schedulingGates"):
+        if held and facts.place.is_gated:
+            return _Found(held, queue_lines, remedies.HELD[held])
         gate_names = ", ".join(str(gate.get("name")) for gate in gates)
-        return _Found("waits for its scheduling gates", [gate_names], Do.GATES)
+        lines = [gate_names, *_notices(facts.events)]
+        return _Found("waits for its scheduling gates", lines, Do.GATES)
+    lines += queue_lines
     if nominated := at(pod, "status").get("nominatedNodeName"):
         lines.append(f"node {nominated}: pods of lower priority are evicted for it")
         return _Found("waits for evicted pods to end", lines, Do.WAIT, str(nominated))
@@ -172,7 +180,10 @@ def _waiting(facts: Facts, pod: Json) -> _Found:
     for refusal in account.refused[:_GROUPS]:
         count = f"{len(refusal.nodes)} node" + "s" * (len(refusal.nodes) > 1)
         lines.append(f"{count}: {refusal.text}: {names_shown(refusal.nodes)}")
-    return _Found("waits for a GPU", lines, remedies.WAITING[near.reason], near.node)
+    do = remedies.WAITING[near.reason]
+    if held is Held.ADMITTED and do is Do.CAPACITY:
+        return _Found(held, lines, remedies.HELD[held], near.node)
+    return _Found("waits for a GPU", lines, do, near.node)
 
 
 def _notices(events: Sequence[Json]) -> Sequence[str]:
@@ -195,6 +206,7 @@ def _running(facts: Facts, pod: Json) -> _Found:
         if reason != "PodInitializing":
             headline = f"is bound to {_node(facts)}, and does not run"
             return _Found(headline, [f"container {text}", *lines], Do.DESCRIBE)
+    lines += facts.place.lines
     runs = "runs on" if at(pod, "status").get("phase") == "Running" else "is bound to"
     headline = f"{runs} {_node(facts)}"
     for reason in (str(each.get("reason")) for each in facts.events):

@@ -12,6 +12,7 @@ from enum import Enum, StrEnum
 from string import Formatter
 from typing import Final, TypeVar
 
+from gpuslice.cli.queue_state import Held
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import Policy
 from nri_plugin.policy import refusals
@@ -47,6 +48,7 @@ class Do(StrEnum):
         f"label the node {names.LABEL_ISOLATION_PROVIDER}={names.ISOLATION_PROVIDER}, or remove the"
         " label from the pod"
     )
+    KUEUE = "see what Kueue says: kubectl -n {namespace} describe workloads"
     LOG = "report the defect with the log of the agent on node {node}: kubectl " + _AGENTS
     MANIFEST = "place its manifest without creating it: gpuslice simulate --from-cluster -f FILE"
     NAMED = "change what the reason names, for example the quota of the namespace"
@@ -57,6 +59,11 @@ class Do(StrEnum):
     POD = "change the named field in the pod's manifest, and create the pod again"
     PREVIOUS = "see why it ended: kubectl -n {namespace} logs --previous {pod}"
     PROFILE = "profile the program: gpuslice hardly delays it"
+    QUEUE = "request less, or wait until pods of the named queue end"
+    QUOTA = (
+        "wait for a GPU with room, or give the quota back: kubectl -n {namespace} delete pod {pod}"
+        " (scale its workload down first)"
+    )
     RESCHEDULE = "kubectl -n {namespace} delete pod {pod}; create it again if it has no controller"
     RIGHTS = f"have the operator give you the ClusterRole and the Role {names.VIEWER}"
     RETRY = "wait: the kubelet retries until capacity is free"
@@ -106,8 +113,8 @@ REFUSED: Final = _by_reason(
 )
 _POLICIES: Final = {
     Do.OPERATOR: "agents",
-    Do.POD: "allocations dialects environment hami kai quotas requests resource-names"
-    " scheduler-names volcano",
+    Do.POD: "allocations dialects environment hami kai queues quotas requests"
+    " resource-names scheduler-names volcano",
     Do.WAIT: "writer",
 }
 POLICIES: Final = {f"gpuslice-{key}": do for do, keys in _POLICIES.items() for key in keys.split()}
@@ -125,8 +132,21 @@ EVENTS: Final[Mapping[str, Do]] = {
     events.POD_NOTICE: Do.POD,
     events.NODE_PROBLEM: Do.AGENT,
     events.SECOND_INSTALLATION: Do.OPERATOR,
+    names.EVENT_QUEUE_WAITING: Do.QUEUE,
+    names.EVENT_QUEUE_UNSERVED: Do.POD,
+    names.EVENT_QUEUE_UNPLACEABLE: Do.QUOTA,
 }
 """By the reason of an Event that a component writes."""
+
+HELD: Final[Mapping[Held, Do]] = {
+    Held.QUOTA: Do.QUEUE,
+    Held.UNSERVED: Do.POD,
+    Held.STOPPED: Do.OPERATOR,
+    Held.NO_LOCAL_QUEUE: Do.SCHEDULER,
+    Held.FOREIGN: Do.KUEUE,
+    Held.ADMITTED: Do.QUOTA,
+}
+"""By what a pod of a queue waits for."""
 
 SLOW: Final = {each: Do.CORE if each is Policy.FAIR else Do.FAIR for each in Policy}
 """By the compute policy of a running pod that shares its GPU."""

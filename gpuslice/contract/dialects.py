@@ -27,6 +27,10 @@ class Dialect:
     environment: variables that our agent sets in containers with a share, in addition to its own.
     written_annotations: annotations that our scheduler writes in addition to its own.
     own_scheduler: label values and image names that identify pods of the system's own scheduler.
+    counted: pairs of a resource and what its amount says of a request, for the count in a queue.
+    "gpus" is the number of GPUs. "percent", "mib" and "bytes" are memory, "core" is compute time.
+    They are amounts of each GPU, or of all GPUs together if "total" precedes. Of several amounts of
+    memory the first counts, as in the dialect's reader.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Dialect:
     environment: tuple[str, ...] = ()
     written_annotations: tuple[str, ...] = ()
     own_scheduler: tuple[str, ...] = ()
+    counted: tuple[tuple[str, str], ...] = ()
 
 
 LEAST_MIB: Final = 128
@@ -61,6 +66,14 @@ KOORDINATOR: Final = Dialect(
     resources=_KOORDINATORS,
     hints=(names.ANNOTATION_ALLOCATE_HINT,),
     node_resources=_KOORDINATORS,
+    counted=(
+        (names.RESOURCE_SHARED, "gpus"),
+        (names.RESOURCE_GPU, "total percent"),
+        (names.RESOURCE_MEMORY_RATIO, "total percent"),
+        (names.RESOURCE_CORE, "total core"),
+        (names.RESOURCE_MEMORY, "total bytes"),
+        (names.RESOURCE_NVIDIA_GPU, "gpus"),
+    ),
 )
 
 # --- KAI -----------------------------------------------------------------------------------------
@@ -131,6 +144,14 @@ VOLCANO: Final = Dialect(
     environment=(VOLCANO_ALLOCATED, VOLCANO_TOTAL),
     written_annotations=(VOLCANO_INDEX, VOLCANO_TIME),
     own_scheduler=("vc-scheduler", "volcano-scheduler"),
+    counted=(
+        (VOLCANO_NUMBER, "gpus"),
+        (VOLCANO_VGPU_NUMBER, "gpus"),
+        (VOLCANO_VGPU_PERCENT, "percent"),
+        (VOLCANO_MEMORY, "mib"),
+        (VOLCANO_VGPU_MEMORY, "mib"),
+        (VOLCANO_VGPU_CORES, "core"),
+    ),
 )
 
 # --- HAMi ----------------------------------------------------------------------------------------
@@ -177,6 +198,13 @@ HAMI: Final = Dialect(
     own_scheduler=("hami-scheduler",),
     # HAMI_GPU is not reported: other schedulers would place pods with whole GPUs by it.
     node_resources=(HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES),
+    counted=(
+        (HAMI_GPU, "gpus"),
+        (HAMI_VGPU, "gpus"),
+        (HAMI_MEMORY, "mib"),
+        (HAMI_MEMORY_PERCENT, "percent"),
+        (HAMI_CORES, "core"),
+    ),
 )
 
 MODES: Final = (VOLCANO_MODE, HAMI_MODE)

@@ -88,6 +88,22 @@ ANNOTATION_TOLERATES_MISSING_AGENT: Final = "gpuslice.io/tolerates-missing-agent
 """`true`: the pod may run without the agent even where the operator requires the agent for every
 container. Only NRI's validator reads the key; docs/failures.md says how to configure it."""
 
+# --- queues --------------------------------------------------------------------------------------
+
+RESOURCE_MILLI: Final = "gpuslice.io/gpu-milli"
+"""Thousandths of a GPU that a container's share counts in a queue. An admission policy adds it. No
+node reports it, and kube-scheduler ignores it."""
+LABEL_QUEUES: Final = "gpuslice.io/queues"
+"""Label of a namespace. `true`: shares in the namespace count in queues."""
+CONFIG_GPU_SIZES: Final = "gpuslice-gpu-sizes"
+"""ConfigMap in our namespace. Its key CONFIG_KEY_MIB has the memory sizes of the cluster's GPU
+models in MiB, ascending and separated by commas."""
+CONFIG_KEY_MIB: Final = "mib"
+LABEL_KAI_QUEUE: Final = "kai.scheduler/queue"
+LABEL_RUNAI_QUEUE: Final = "runai/queue"
+LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Labels that name a pod's queue: KAI's, its older name, and Kueue's."""
+
 DEVICE_TYPE_GPU: Final = "gpu"
 """Key of the GPUs in the allocation, and their type in the Device object."""
 
@@ -186,6 +202,12 @@ EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 so long that the container exceeds its share of compute."""
 EVENT_CAPABILITIES_CUT: Final = "DriverCapabilitiesCut"
 """Event reason: a container requests driver capabilities that the operator does not allow."""
+EVENT_QUEUE_WAITING: Final = "GPUQueueWaiting"
+"""Event reason: the pod waits for quota, and the text names queue, limit and use."""
+EVENT_QUEUE_UNSERVED: Final = "GPUQueueUnserved"
+"""Event reason: the pod names a queue that is missing, has children or is not served."""
+EVENT_QUEUE_UNPLACEABLE: Final = "GPUQueueUnplaceable"
+"""Event reason: Kueue admitted the pod, and no GPU has had room for it since."""
 
 RUNTIME_HANDLERS: Final = (
     *("runc", "crun"),

@@ -237,6 +237,12 @@ class State:
 
     # --- reporting
 
+    def gpu_bytes(self) -> Sequence[int]:
+        """Return the memory of each usable GPU, also on nodes that accept no pods now."""
+        rows = self.fleet.all_rows()
+        sizes: list[int] = self.fleet.total_bytes[rows][self.fleet.usable[rows]].tolist()
+        return sizes
+
     def holders(self, node: str) -> Sequence[Holder]:
         """Return what each pod holds of each of the node's GPUs, ordered by the pods' names."""
         gpus, pods = self.fleet.gpus[self.fleet.row_of(node)], self._pods

@@ -43,6 +43,7 @@ def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
 
     others = {name for each in DIALECTS if each.switch for name in each.resources}
     assert others > {HAMI_GPU} and not others & RESOURCES
+    others.add(names.RESOURCE_MILLI)
     assert ignored() == [others - {HAMI_GPU}]
     assert ignored("--set=dialects.volcano.enabled=true") == [others - {HAMI_GPU}] * 2
     assert ignored("--set=dialects.hami.enabled=true") == [others] * 2

@@ -14,13 +14,16 @@ from aiohttp import web
 from gpuslice.cli import explain as module
 from gpuslice.cli.explain import read
 from gpuslice.cli.explanation import explain
+from gpuslice.cli.queue_state import LOCAL_QUEUES, QUEUES, WORKLOADS, Held
 from gpuslice.cli.remedies import Do
 from gpuslice.contract import names
 from gpuslice.contract.grants import GpuGrant, encode
 from gpuslice.kube.errors import KubeError
 from scheduler import cache
 from scheduler.events import POD_PROBLEM
+from scheduler.queues import status
 from tests.kube.api_server import client_of, json, listed, refuse
+from tests.queues.kai import Q
 from tests.scheduler.objects import Gi, allocated, container, device, gpu, lease, node, pod
 
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -149,6 +152,34 @@ async def test_a_running_pod_is_shown_with_what_its_agent_measures(
     assert lines[0] == "pod default/pod-u-1: runs on n-a"
     assert re.search(r"1 GiB and 30 % of GPU 0 \(GPU-a\), launches wait \d+% of the time", lines[1])
     assert lines[-1] == f"  do: {Do.CORE}"
+
+
+async def test_the_queue_of_a_pod_is_read() -> None:
+    queue = {**Q("team", limit=1, parent="gone").raw()}
+    labels = {names.LABEL_KUEUE_QUEUE: "team", names.LABEL_KAI_QUEUE: "team"}
+    mine = {**_POD, "metadata": {**_POD["metadata"], "labels": labels}}
+    mine["spec"] = {**mine["spec"], "schedulingGates": [{"name": status.GATE}]}
+    queue_paths = (QUEUES, WORKLOADS, LOCAL_QUEUES)
+    served = {**_objects(), _PATH: mine, **{path: [] for path in queue_paths}, QUEUES: [queue]}
+    lines = await _lines(served)
+    assert lines[0] == f"pod default/pod-u-1: {Held.UNSERVED}"
+    assert lines[1].endswith("spec.parentQueue: invalid value gone: must be the name of a Queue")
+    assert lines[-1] == f"  do: {Do.POD}"
+    lines = await _lines(served, queue_paths)
+    missing = "list queues; list workloads; list localqueues"
+    assert (
+        f"  missing rights (ClusterRole {names.VIEWER}), so this is incomplete: {missing}" in lines
+    )
+
+
+async def test_a_label_of_kai_without_effect_is_named() -> None:
+    labels = {names.LABEL_RUNAI_QUEUE: "team"}
+    mine = {**_POD, "metadata": {**_POD["metadata"], "labels": labels}}
+    (line,) = [each for each in await _lines({**_objects(), _PATH: mine}) if "label" in each]
+    assert line == (
+        "  label runai/queue has no effect: the pod requests no share, or was created without"
+        " queues.enabled or the namespace's label gpuslice.io/queues=true"
+    )
 
 
 async def test_without_rights_it_names_them_and_shows_the_rest() -> None:

@@ -13,6 +13,7 @@ import pytest
 from gpuslice.cli import remedies
 from gpuslice.cli.cluster import Gpu, Slice
 from gpuslice.cli.explanation import MAX_LINES, Facts, explain
+from gpuslice.cli.queue_state import Held, Place
 from gpuslice.cli.remedies import Do
 from gpuslice.cli.use import SliceUse
 from gpuslice.contract import names
@@ -112,6 +113,50 @@ def test_a_pod_that_waits_for_others(raw: dict[str, Any], headline: str, do: Do)
     assert lines[0] == f"pod default/p: {headline}" and _is(do, _do(lines))
 
 
+# --- queues
+
+
+@pytest.mark.parametrize("held", Held)
+def test_each_reason_of_a_queue_has_a_remedy(held: Held) -> None:
+    """A pod at the gate, or one that Kueue admitted and no GPU has room for."""
+    place, raw = Place(held, ["queue q: why"]), _waiting("0/2 nodes")
+    raw["spec"] = {"schedulingGates": [{"name": "gate"}]} if place.is_gated else raw["spec"]
+    near = Nearest("n1", Reason.MEMORY, Reason.MEMORY.text)
+    account = Account("default/p", not place.is_gated, False)
+    lines = explain(Facts("default", "p", raw, account=account, nearest=near, place=place))
+    assert lines[0] == f"pod default/p: {held}" and "  queue q: why" in lines
+    assert _is(remedies.HELD[held], _do(lines))
+    assert ("  nearest node: n1: " + Reason.MEMORY.text in lines) is not place.is_gated
+
+
+def test_an_admitted_pod_whose_node_has_another_problem() -> None:
+    """Its quota is not what matters."""
+    near = Nearest("n1", Reason.AGENT_MISSING, Reason.AGENT_MISSING.text)
+    account, place = Account("default/p", True, False), Place(Held.ADMITTED, ["queue q: why"])
+    raw = _waiting("0/2 nodes")
+    lines = explain(Facts("default", "p", raw, account=account, nearest=near, place=place))
+    assert lines[0] == "pod default/p: waits for a GPU" and "  queue q: why" in lines
+    assert _is(remedies.WAITING[Reason.AGENT_MISSING], _do(lines))
+
+
+def test_another_gate_than_kueues_comes_before_the_queue() -> None:
+    raw, place = _waiting(), Place(Held.ADMITTED, ["queue q: why"])
+    raw["spec"] = {"schedulingGates": [{"name": "mine"}]}
+    lines = explain(Facts("default", "p", raw, place=place))
+    assert lines[:2] == ["pod default/p: waits for its scheduling gates", "  mine"]
+    event = _event(names.EVENT_QUEUE_WAITING, "the text")
+    lines = explain(Facts("default", "p", raw, [event], missing=["list queues"]))
+    assert "  Event GPUQueueWaiting: the text" in lines
+
+
+def test_a_pod_with_a_node_shows_its_queue() -> None:
+    place = Place(None, ["queue q: borrows"])
+    assert "  queue q: borrows" in explain(Facts("default", "p", _running(), place=place))
+    account = Account("default/p", False, True)
+    lines = explain(Facts("default", "p", _running(), account=account, place=place))
+    assert "  queue q: borrows" in lines and _is(Do.NOTHING, _do(lines))
+
+
 # --- the agent
 
 
@@ -154,7 +199,7 @@ def test_each_other_answer_of_the_agent_has_a_remedy(template: str) -> None:
 
 
 def test_each_policy_of_the_chart_has_a_remedy() -> None:
-    switches = {each.switch for each in DIALECTS if each.switch}
+    switches = {each.switch for each in DIALECTS if each.switch} | {"queues.enabled"}
     rendered = objects({}, *(f"--set={switch}=true" for switch in switches))
     found = {name for kind, name in keys(rendered) if kind == "ValidatingAdmissionPolicy"}
     assert found == {*remedies.POLICIES}

@@ -89,6 +89,11 @@ def test_a_pod_needs_this_pod_security_standard(server: Server, case: str) -> No
 # --- what Helm and its hooks read
 
 
+def _labelled(operator: str) -> Json:
+    chosen = {"key": names.LABEL_QUEUES, "operator": operator, "values": ["true"]}
+    return {"matchExpressions": [chosen]}
+
+
 def test_helms_test_names_what_is_missing(
     installed: ControlPlane, server: Server, tmp_path: Path
 ) -> None:
@@ -119,6 +124,47 @@ def test_helms_test_names_what_is_missing(
         assert server.patch(f"{path}/status", ready).done
         assert server.patch(path, {"metadata": {"labels": {version: "0.1.0"}}}).done
         assert check() == (0, ["ok"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "failure", "group", "warns"),
+    [
+        ({"matchLabels": {names.LABEL_QUEUES: "true"}}, "Fail", "", False),
+        (_labelled("In"), "Fail", "apps", False),
+        (_labelled("NotIn"), "Fail", "batch", True),
+        ({"matchLabels": {"other": "true"}}, "Fail", "", True),
+        ({}, "Ignore", "", False),
+        ({}, "Fail", "kueue.x-k8s.io", False),
+    ],
+)
+def test_helms_test_warns_of_webhooks_of_kueue_in_all_namespaces(
+    installed: ControlPlane,
+    server: Server,
+    tmp_path: Path,
+    selector: Json,
+    failure: str,
+    group: str,
+    warns: bool,
+) -> None:
+    program = (chart.CHART / "files/check.py").read_text()
+    rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"]}
+    hook = {
+        "name": "mpod.kb.io",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": failure,
+        "namespaceSelector": selector,
+        "clientConfig": {"service": {"namespace": "kueue-system", "name": "none"}},
+        "rules": [{**rule, "resources": ["nothing"]}],
+    }
+    raw = {"metadata": {"name": "kueue-mutating-webhook-configuration"}, "webhooks": [hook]}
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    with server.made(path, raw):
+        done = run_in_pod(installed, tmp_path, installed.token(), program, "0.1.0", "queues")
+    *lines, last = done.stdout.splitlines()
+    assert (done.returncode, last) == (0, "ok")
+    named = "warning: mutatingwebhookconfiguration kueue-mutating-webhook-configuration: mpod.kb.io"
+    assert [line.startswith(named) for line in lines] == [True] * warns
 
 
 def test_the_notes_say_that_no_node_is_known_to_have_a_gpu_and_name_taints(

@@ -85,6 +85,11 @@ def test_the_fuller_gpu_is_taken_unless_a_pod_asks_to_be_spread(
     assert len(logs) == 2 and not any("orbidden" in log for log in logs)
 
 
+def test_a_pod_that_counts_in_a_queue_runs_without_kueue(place: Place) -> None:
+    """No node has the resource. kube-scheduler and the extender ignore it."""
+    assert place("1", containers=[asking({names.RESOURCE_GPU: 25, names.RESOURCE_MILLI: 250})])
+
+
 # --- preemption
 
 _PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}

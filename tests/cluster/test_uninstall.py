@@ -10,6 +10,7 @@ import yaml
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
+from tests.cluster.admission.counting import QUEUES
 from tests.cluster.admission.judging import MUTATES, SWITCHES, policies
 from tests.cluster.server import MERGE_PATCH, Json, Server
 from tests.requests.pods import container
@@ -135,5 +136,5 @@ def test_the_account_may_delete_each_policy_of_the_chart() -> None:
     """The role names every policy except `gpuslice-writer`, which stays."""
     (role,) = (each for each in _hooks() if each["kind"] == "ClusterRole")
     (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
-    ours = {each["metadata"]["name"] for each in policies(MUTATES, *SWITCHES)}
+    ours = {each["metadata"]["name"] for each in policies(MUTATES, QUEUES, *SWITCHES)}
     assert set(named) == ours - {"gpuslice-writer"}

@@ -1,7 +1,8 @@
 """`helm test`: checks that each component runs, is ready, and has the chart's version.
 
-Arguments: the chart's version, then the components. The script needs only the standard library. It
-reads the API server as the pod's service account, and /readyz of the scheduler's pods.
+Arguments: the chart's version, then the components. With `queues` it warns if Kueue's webhooks are
+called in namespaces without our label. The script needs only the standard library. It reads the API
+server as the pod's service account, and /readyz of the scheduler's pods.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 NAMESPACE = "gpuslice-system"
 RESOURCE = "koordinator.sh/gpu"
+LABEL = "gpuslice.io/queues"
 
 
 def read(path: str) -> Any:
@@ -69,11 +71,39 @@ def check_nodes() -> Iterator[str]:
         yield f"nodes: none of {len(nodes)} offers {RESOURCE}; run the doctor on a node with a GPU"
 
 
+def check_kueue() -> Iterator[str]:
+    for kind in ("mutating", "validating"):
+        path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+        for each in read(path)["items"]:
+            name = each["metadata"]["name"]
+            reaching = [hook["name"] for hook in each.get("webhooks", ()) if reaches_all(hook)]
+            if "kueue" in name and reaching:
+                yield (
+                    f"warning: {kind}webhookconfiguration {name}: {', '.join(reaching)}: no"
+                    f" namespaceSelector with {LABEL}: while Kueue is down, the API server refuses"
+                    " pods and workloads in every namespace; set Kueue's value"
+                    " managedJobsNamespaceSelector (docs/queues.md)"
+                )
+
+
+def reaches_all(hook: dict[str, Any]) -> bool:
+    """Return whether pods or workloads need this webhook in namespaces without the label."""
+    groups = {group for rule in hook.get("rules", ()) for group in rule.get("apiGroups", ())}
+    selector = hook.get("namespaceSelector", {})
+    values = [selector.get("matchLabels", {}).get(LABEL)]
+    for each in selector.get("matchExpressions", ()):
+        values += each["values"] if (each["key"], each["operator"]) == (LABEL, "In") else ()
+    needed = hook.get("failurePolicy", "Fail") == "Fail" and groups & {"", "apps", "batch", "*"}
+    return bool(needed) and "true" not in values
+
+
 def main(version: str, *components: str) -> int:
-    problems = [line for each in components for line in check_pods(each, version)]
+    ours = [each for each in components if each != "queues"]
+    problems = [line for each in ours for line in check_pods(each, version)]
     if "gpuslice-agent" in components:
         problems += check_nodes()
-    sys.stdout.write("\n".join([*problems, "failed" if problems else "ok"]) + "\n")
+    warnings = check_kueue() if "queues" in components else ()
+    sys.stdout.write("\n".join([*problems, *warnings, "failed" if problems else "ok"]) + "\n")
     return 1 if problems else 0
 
 

@@ -137,7 +137,7 @@ spec:
 
 {{/* Resources that kube-scheduler ignores, because the extender checks them, as JSON. Nodes report some, for
 autoscalers. If their dialect is off, its refusal names the switch. With HAMi off, device plugins offer
-nvidia.com/gpu. */}}
+nvidia.com/gpu. Only queues count gpuslice.io/gpu-milli, and pods keep it if queues are turned off. */}}
 {{- define "gpuslice.ignoredResources" -}}
 {{- $ignored := list -}}
 {{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}
@@ -146,7 +146,7 @@ nvidia.com/gpu. */}}
 {{- range include "gpuslice.dialects" . | fromJsonArray -}}
 {{- if .switch }}{{ $ignored = concat $ignored .resources }}{{ end -}}
 {{- end -}}
-{{- uniq $ignored | toJson -}}
+{{- append $ignored "gpuslice.io/gpu-milli" | uniq | toJson -}}
 {{- end }}
 
 {{/* The served schedulerNames, as JSON: those in the values, and those of dialects that are on. */}}
@@ -203,6 +203,9 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- fail (printf "wholeGpus: invalid value %s: must be off while dialects.hami.enabled is true, as its pods request nvidia.com/gpu of the scheduler; change one of the two" $whole) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if and .Values.queues.enabled (not (and .Values.admission.enabled .Values.scheduler.enabled)) }}
+{{- fail "queues.enabled: invalid value true: must be false without admission.enabled and scheduler.enabled" }}
 {{- end }}
 {{- $own := dict }}
 {{- range without .Values.schedulerNames "gpuslice-scheduler" }}

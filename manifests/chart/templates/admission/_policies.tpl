@@ -28,7 +28,7 @@ spec:
           daemonsets, jobs, cronjobs]
 {{- end }}
 
-{{/* A policy's binding. Arguments: those of metadata, action, and optionally further matchResources.
+{{/* A policy's binding. Arguments: those of metadata, action, and optionally further fields of the spec.
 The component is the policy's name. */}}
 {{- define "gpuslice.binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
@@ -37,13 +37,13 @@ kind: ValidatingAdmissionPolicyBinding
 spec:
   policyName: {{ .component | default .name }}
   validationActions: [{{ .action }}]
-  {{- with .matchResources }}
-  matchResources: {{- toYaml . | nindent 4 }}
+  {{- with .spec }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
 {{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's name, and
-optionally further matchResources. With action Auto there are two bindings: one with Audit, which the
+further fields of the bindings' spec. With action Auto there are two bindings: one with Audit, which the
 extender later changes to Deny, and one with Warn until then. A rollback by server-side apply keeps Deny
 beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{- define "gpuslice.tenantBindings" -}}
@@ -52,7 +52,7 @@ beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{- $kind := "ValidatingAdmissionPolicyBinding" -}}
 {{- $live := lookup "admissionregistration.k8s.io/v1" $kind "" $policy -}}
 {{- $denies := has "Deny" (dig "spec" "validationActions" list $live) -}}
-{{- $binding := dict "root" (first .) "component" $policy "matchResources" (index . 2) -}}
+{{- $binding := dict "root" (first .) "component" $policy "spec" (index . 2) -}}
 {{- if ne $action "Warn" }}
 {{- $labels := eq $action "Auto" | ternary (dict "gpuslice.io/admission" "auto") dict }}
 ---
@@ -69,8 +69,8 @@ beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{/* The names of all policies on tenants' objects and of their bindings, including dialects that are off. */}}
 {{- define "gpuslice.tenantPolicies" -}}
 {{- $names := list -}}
-{{- range list "allocations" "dialects" "environment" "hami" "kai" "quotas" "requests" "scheduler-names"
-  "volcano" -}}
+{{- range list "allocations" "dialects" "environment" "hami" "kai" "queues" "quotas" "requests"
+  "scheduler-names" "volcano" -}}
 {{- $names = concat $names (list (printf "gpuslice-%s" .) (printf "gpuslice-%s-warn" .)) -}}
 {{- end -}}
 {{- join ", " $names -}}

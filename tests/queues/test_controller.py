@@ -1,0 +1,293 @@
+"""What the leader writes: Kueue's objects, the Queues' status, Events and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gpuslice.contract import names
+from scheduler.events import Events
+from scheduler.metrics import Metrics
+from scheduler.queues import controller, kueue, status
+from scheduler.queues.controller import Queues
+from tests.kube.api_server import client_of
+from tests.queues.api import Api
+from tests.queues.kai import Q
+from tests.support import until_async
+
+Json = dict[str, Any]
+KUEUE = f"/apis/{kueue.API_VERSION}"
+QUEUES = "/apis/scheduling.run.ai/v2/queues"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/queues.scheduling.run.ai"
+SIZES = "/api/v1/namespaces/gpuslice-system/configmaps/gpuslice-gpu-sizes"
+LOCAL = f"{KUEUE}/namespaces/team/localqueues"
+EVENTS = "/apis/events.k8s.io/v1/"
+GPU = 40 << 30
+
+
+class Scene:
+    """The controller beside an API server. Time passes only by `now_s`."""
+
+    def __init__(self) -> None:
+        self.api, self.metrics = Api(), Metrics()
+        self.leads, self.gpus, self.now_s = True, 4, 0.0
+        self.api.put(
+            CRD, {"metadata": {"name": "crd", "labels": {"app.kubernetes.io/part-of": "gpuslice"}}}
+        )
+        self.api.put("/api/v1/namespaces/team", {"metadata": {"name": "team"}})
+        self.api.put(SIZES, {"metadata": {"name": names.CONFIG_GPU_SIZES}})
+        for queue in (Q("default", -1), Q("test", -1, parent="default")):
+            self.queue(queue)
+
+    def queue(self, queue: Q) -> None:
+        self.api.put(f"{QUEUES}/{queue.name}", queue.raw())
+
+    def pod(
+        self, name: str, queue: str = "test", gated: bool = True, namespace: str = "team"
+    ) -> None:
+        labels = {names.LABEL_KUEUE_QUEUE: queue, names.LABEL_KAI_QUEUE: queue}
+        requests = {names.RESOURCE_MILLI: "300"}
+        spec: Json = {"containers": [{"resources": {"requests": requests}}]}
+        if gated:
+            spec["schedulingGates"] = [{"name": status.GATE}]
+        metadata = {"name": name, "namespace": namespace, "labels": labels}
+        self.api.put(
+            f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": metadata, "spec": spec}
+        )
+        conditions = [] if gated else [{"type": "Admitted", "status": "True"}]
+        self.api.put(
+            f"{KUEUE}/namespaces/{namespace}/workloads/{name}",
+            {
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"queueName": queue, "podSets": [{"count": 1, "template": {"spec": spec}}]},
+                "status": {"conditions": conditions},
+            },
+        )
+
+    def there(self, path: str) -> Json | None:
+        return self.api.objects.get(path)
+
+    def ready(self, queue: str) -> Json:
+        conditions = self.api.objects[f"{QUEUES}/{queue}"].get("status", {}).get("conditions", ())
+        return next((dict(each) for each in conditions if each["type"] == "Ready"), {})
+
+    def amount(self, key: str) -> str:
+        found = self.api.objects[f"{QUEUES}/test"].get("status", {})
+        return str(found.get(key, {}).get("nvidia.com/gpu"))
+
+    def notes(self) -> list[str]:
+        return [raw["note"] for path, raw in self.api.objects.items() if path.startswith(EVENTS)]
+
+    def nominal(self, path: str) -> str | None:
+        if (raw := self.there(path)) is None:
+            return None
+        (resource,) = raw["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+        return str(resource["nominalQuota"])
+
+    def gauge(self, name: str, state: str) -> float | None:
+        labels = {"queue": "test", "state": state}
+        return self.metrics.registry.get_sample_value(f"gpuslice_scheduler_queue_{name}", labels)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Scene]:
+        async with client_of(self.api.answer) as kube:
+            clock: Callable[[], float] = lambda: self.now_s  # noqa: E731
+            events = Events(kube.post, self.metrics, clock, "me")
+            queues = Queues(
+                kube, lambda: self.leads, lambda: [GPU] * self.gpus, events, self.metrics, clock
+            )
+            task = asyncio.create_task(queues.run())
+            try:
+                yield self
+            finally:
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def looked(self) -> None:
+        """Wait for a few looks of the controller, which must not change anything."""
+        await asyncio.sleep(0.2)
+
+
+@pytest.fixture(autouse=True)
+def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "_STEP_S", 0.02)
+    monkeypatch.setattr(controller, "_SHOW_S", 0.0)
+
+
+async def test_kueues_objects_follow_queues_pods_and_nodes() -> None:
+    scene = Scene()
+    leaf, root = f"{KUEUE}/clusterqueues/test", f"{KUEUE}/cohorts/{kueue.ROOT}"
+    async with scene.running():
+        await until_async(lambda: scene.nominal(leaf) == "4000")
+        assert scene.nominal(root) == scene.nominal(f"{KUEUE}/cohorts/default") == "0"
+        assert scene.there(f"{LOCAL}/test") is None
+        scene.pod("p")
+        await until_async(lambda: scene.there(f"{LOCAL}/test"))
+        scene.queue(Q("test", 1, 3, parent="default"))
+        await until_async(lambda: scene.nominal(leaf) == "1000")
+        scene.gpus = 6
+        await until_async(lambda: scene.nominal(f"{KUEUE}/cohorts/default") == "5000")
+        before = len(scene.api.writes)
+        await scene.looked()
+        assert len(scene.api.writes) == before, "nothing is written that did not change"
+
+
+async def test_a_smaller_capacity_counts_if_it_lasts() -> None:
+    scene = Scene()
+    leaf = f"{KUEUE}/clusterqueues/test"
+    async with scene.running():
+        await until_async(lambda: scene.nominal(leaf) == "4000")
+        scene.gpus = 2
+        await scene.looked()
+        scene.now_s += 9
+        await scene.looked()
+        assert scene.nominal(leaf) == "4000"
+        scene.now_s += 1
+        await until_async(lambda: scene.nominal(leaf) == "2000")
+
+
+async def test_an_empty_local_queue_is_removed_after_a_minute() -> None:
+    scene = Scene()
+    scene.pod("p")
+    async with scene.running():
+        await until_async(lambda: scene.there(f"{LOCAL}/test"))
+        scene.api.remove("/api/v1/namespaces/team/pods/p")
+        scene.now_s += 100
+        await scene.looked()
+        assert scene.there(f"{LOCAL}/test"), "its Workload has not ended"
+        scene.api.remove(f"{KUEUE}/namespaces/team/workloads/p")
+        await scene.looked()
+        assert scene.there(f"{LOCAL}/test")
+        scene.now_s += 60
+        await until_async(lambda: scene.there(f"{LOCAL}/test") is None)
+
+
+async def test_pods_of_other_namespaces_get_no_queue() -> None:
+    scene = Scene()
+    scene.pod("p", namespace="other")
+    scene.pod("q")
+    async with scene.running():
+        await until_async(lambda: scene.there(f"{LOCAL}/test"))
+        assert not any("/other/localqueues" in path for path in scene.api.objects)
+        scene.now_s += 60
+        await until_async(scene.notes)
+        assert len(scene.notes()) == 1, "nothing is said about the other namespace's pod"
+
+
+async def test_a_removed_queue_loses_its_objects_and_those_of_others_stay() -> None:
+    scene = Scene()
+    theirs = {"metadata": {"name": "mine"}, "spec": {}}
+    scene.api.put(f"{KUEUE}/clusterqueues/mine", theirs)
+    scene.queue(Q("mine"))
+    async with scene.running():
+        await until_async(lambda: scene.ready("mine"))
+        assert scene.ready("mine")["reason"] == "NameTaken"
+        assert scene.ready("test")["reason"] == "Served"
+        scene.api.remove(f"{QUEUES}/test")
+        scene.api.remove(f"{QUEUES}/mine")
+        await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/test") is None)
+        kept = scene.there(f"{KUEUE}/clusterqueues/mine")
+        assert kept and kept["spec"] == {}
+        # A queue without children is a leaf.
+        await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/default"))
+
+
+async def test_an_object_that_is_being_deleted_is_left_alone() -> None:
+    """Kueue keeps a ClusterQueue until its pods have ended. Then the Queue gets a new one."""
+    scene = Scene()
+    leaf = f"{KUEUE}/clusterqueues/test"
+    async with scene.running():
+        await until_async(lambda: scene.nominal(leaf) == "4000")
+        raw = scene.api.objects[leaf]
+        scene.api.put(leaf, {**raw, "metadata": {**raw["metadata"], "deletionTimestamp": "now"}})
+        scene.api.remove(f"{QUEUES}/test")
+        await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/default"))
+        scene.queue(Q("test", 1, parent="default"))
+        await until_async(lambda: scene.ready("test"))
+        assert not [path for method, path in scene.api.writes if path == leaf]
+        scene.api.remove(leaf)
+        await until_async(lambda: scene.nominal(leaf) == "1000")
+
+
+async def test_status_events_and_metrics_show_the_use() -> None:
+    scene = Scene()
+    scene.pod("runs", gated=False)
+    scene.pod("waits")
+    scene.pod("lost", "nowhere")
+    async with scene.running():
+        await until_async(lambda: scene.ready("default"))
+        await until_async(lambda: scene.amount("requested") == "600m")
+        assert scene.amount("allocated") == "300m"
+        assert scene.api.objects[f"{QUEUES}/default"]["status"]["childQueues"] == ["test"]
+        await until_async(scene.notes)
+        assert [note.split(":")[0] for note in scene.notes()] == [
+            "metadata.labels[kai.scheduler/queue]"
+        ]
+        scene.now_s += 60
+        await until_async(lambda: len(scene.notes()) == 3)
+        assert any("do not add up to 0.3 GPUs" in note for note in scene.notes())
+        assert any(note.startswith("waits in queue test") for note in scene.notes())
+        await scene.looked()
+        assert len(scene.notes()) == 3, "each is said once"
+        assert (scene.gauge("gpus", "quota"), scene.gauge("gpus", "allocated")) == (4.0, 0.3)
+        assert (scene.gauge("pods", "waiting"), scene.gauge("pods", "unplaceable")) == (1.0, 1.0)
+        scene.leads = False
+        await until_async(lambda: scene.gauge("pods", "waiting") is None)
+
+
+async def test_only_the_leader_writes() -> None:
+    scene = Scene()
+    scene.leads = False
+    async with scene.running():
+        await scene.looked()
+        assert scene.api.writes == []
+
+
+async def test_where_kai_is_installed_only_the_condition_is_written() -> None:
+    scene = Scene()
+    scene.api.put(CRD, {"metadata": {"name": "crd", "labels": {}}})
+    scene.pod("p")
+    async with scene.running():
+        await until_async(lambda: scene.ready("test") and scene.ready("default"))
+        assert scene.ready("test")["reason"] == "KAIInstalled"
+        await scene.looked()
+    assert {path for _, path in scene.api.writes} == {
+        *(SIZES, f"{QUEUES}/test/status", f"{QUEUES}/default/status")
+    }
+
+
+async def test_without_kueue_the_condition_says_so() -> None:
+    scene = Scene()
+    for plural in ("cohorts", "workloads"):
+        scene.api.refused[f"{KUEUE}/{plural}"] = 404
+    async with scene.running():
+        await until_async(lambda: scene.ready("test"))
+        assert scene.ready("test")["reason"] == "KueueUnavailable"
+        scene.api.refused.clear()
+        await until_async(lambda: scene.ready("test")["reason"] == "Served")
+
+
+async def test_an_object_that_is_refused_keeps_no_other_from_being_written() -> None:
+    scene = Scene()
+    scene.api.refused[f"{KUEUE}/cohorts"] = 422
+    async with scene.running():
+        # The refusal affects the list of cohorts too, so it begins after that.
+        scene.api.refused.clear()
+        await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/test"))
+        scene.api.refused[f"{KUEUE}/clusterqueues"] = 422
+        scene.queue(Q("new", 1))
+        scene.queue(Q("deep", parent="default"))
+        await until_async(lambda: scene.ready("new"))
+        assert scene.ready("new")["reason"] == "Refused"
+        assert "refused by the test" in scene.ready("new")["message"]
+        assert scene.ready("test")["status"] == "True"
+
+
+async def test_the_sizes_of_the_gpus_are_written_for_the_policy() -> None:
+    scene = Scene()
+    async with scene.running():
+        await until_async(lambda: (scene.there(SIZES) or {}).get("data") == {"mib": "40960"})

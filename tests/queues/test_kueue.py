@@ -1,0 +1,143 @@
+"""The translation of Queues to Kueue's objects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gpuslice.contract import names
+from scheduler.queues import kueue, tree
+from tests.queues.examples import EXAMPLES, SCALED, Example
+from tests.queues.kai import UNLIMITED, Q
+from tests.queues.trees import random_tree
+
+Json = dict[str, Any]
+
+
+def build(queues: Sequence[Q]) -> tree.Tree:
+    return tree.build((queue.raw() for queue in queues), kueue.ROOT)
+
+
+def translated(queues: Sequence[Q], gpus: int) -> dict[tuple[str, str], Json]:
+    built, capacity = build(queues), gpus * tree.MILLI
+    made = kueue.objects(built, kueue.shares(built, capacity), capacity)
+    return {(each["kind"], each["metadata"]["name"]): each["spec"] for each in made}
+
+
+def quota(spec: Json) -> Json:
+    (resource,) = spec["resourceGroups"][0]["flavors"][0]["resources"]
+    assert resource["name"] == names.RESOURCE_MILLI
+    return {key: int(value) for key, value in resource.items() if key != "name"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.title)
+def test_each_example_guarantees_its_quotas(example: Example) -> None:
+    shares = kueue.shares(build(example.queues), example.gpus * tree.MILLI)
+    found = {name: share.guaranteed for name, share in shares.items() if share.guaranteed}
+    assert found == example.guaranteed
+    assert any(share.scaled for share in shares.values()) == (
+        # A quota of -1 is the whole capacity by definition, not an amount that was cut.
+        example.title in SCALED and example.title != "quota -1 twice"
+    )
+
+
+def test_quotas_add_up_to_the_capacity() -> None:
+    for seed in range(200):
+        drawn = random.Random(seed)
+        queues, gpus = random_tree(drawn, fits=bool(seed % 2)), drawn.randrange(0, 30)
+        specs = translated(queues, gpus).values()
+        nominal = [quota(spec)["nominalQuota"] for spec in specs if "resourceGroups" in spec]
+        assert sum(nominal) == gpus * tree.MILLI, seed
+        assert min(nominal) >= 0, seed
+
+
+def test_quotas_that_fit_are_not_cut() -> None:
+    for seed in range(50):
+        drawn = random.Random(seed)
+        queues = random_tree(drawn, fits=True)
+        gpus = int(sum(queue.quota for queue in queues if not queue.parent)) + drawn.randrange(5)
+        shares = kueue.shares(build(queues), gpus * tree.MILLI)
+        assert {q.name: shares[q.name].guaranteed for q in queues} == {
+            q.name: q.quota * tree.MILLI for q in queues
+        }, seed
+
+
+def test_an_inner_queue_is_a_cohort_and_a_leaf_a_cluster_queue() -> None:
+    queues = [Q("p", 3, 5), Q("a", 1, 2, 4, parent="p"), Q("b", parent="p", weight=0.25)]
+    specs = translated(queues, 10)
+    assert [*specs] == [
+        ("ResourceFlavor", "gpuslice"),
+        *(("Cohort", "gpuslice-root"), ("Cohort", "p")),
+        *(("ClusterQueue", "a"), ("ClusterQueue", "b")),
+    ]
+    assert quota(specs["Cohort", "gpuslice-root"]) == {"nominalQuota": 7000}
+    assert quota(specs["Cohort", "p"]) == {"nominalQuota": 2000, "borrowingLimit": 2000}
+    assert quota(specs["ClusterQueue", "a"]) == {"nominalQuota": 1000, "borrowingLimit": 1000}
+    assert quota(specs["ClusterQueue", "b"]) == {"nominalQuota": 0}
+    assert specs["Cohort", "p"]["parentName"] == "gpuslice-root"
+    assert specs["ClusterQueue", "a"]["cohortName"] == "p"
+    assert specs["ClusterQueue", "a"]["fairSharing"] == {"weight": "4"}
+    assert specs["ClusterQueue", "b"]["fairSharing"] == {"weight": "0.25"}
+
+
+def test_local_queues_are_made_of_leaves_only() -> None:
+    built = build([Q("p"), Q("a", parent="p"), Q("lost", parent="nowhere")])
+    wanted = [("team", "a"), ("team", "p"), ("team", "lost"), ("team", "unknown")]
+    made = kueue.objects(built, kueue.shares(built, 1000), 1000, wanted)
+    local = [each for each in made if each["kind"] == "LocalQueue"]
+    assert [(e["metadata"]["namespace"], e["metadata"]["name"], e["spec"]) for e in local] == [
+        ("team", "a", {"clusterQueue": "a"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "guaranteed", "most"),
+    [
+        (Q("a", 2, weight=0), 2000, 2000),
+        (Q("a", 4, 3), 3000, 3000),
+        (Q("a", 0, 0), 0, 0),
+        (Q("a", UNLIMITED, 3), 3000, 3000),
+        (Q("a", 0.3), 300, None),
+        (Q("a", 20), 10000, None),
+    ],
+)
+def test_a_limit_bounds_what_a_queue_may_use(queue: Q, guaranteed: int, most: int | None) -> None:
+    share = kueue.shares(build([queue]), 10_000)["a"]
+    assert (share.guaranteed, share.most) == (guaranteed, most)
+    assert share.scaled == (queue.quota == 20)
+
+
+def test_children_never_guarantee_more_than_their_parents_limit() -> None:
+    queues = [Q("p", 0, 4), Q("a", 4, parent="p"), Q("b", 4, parent="p")]
+    shares = kueue.shares(build(queues), 100_000)
+    assert [shares[name].guaranteed for name in "pab"] == [4000, 2000, 2000]
+    assert shares["p"].most == 4000
+
+
+def test_a_higher_priority_outweighs_lower_ones_of_its_siblings() -> None:
+    queues = [Q("p"), *(Q(f"q{each}", priority=each, parent="p", weight=2) for each in range(8))]
+    shares = kueue.shares(build(queues), 1000)
+    weights = [shares[f"q{each}"].weight for each in range(8)]
+    assert weights == [2, 2, 2, 2e3, 2e6, 2e9, 2e12, 2e15]
+    assert shares["p"].weight == 1
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "is_same"),
+    [
+        ({"a": "5k", "default": 1}, {"a": "5000"}, True),
+        ({"a": "5k"}, {"a": "5001"}, False),
+        ({"a": [{"n": "1"}]}, {"a": [{"n": "1", "limit": "2"}]}, False),
+        ({"a": [{"n": "1", "limit": "2"}]}, {"a": [{"n": "1"}]}, False),
+        ({"a": [1]}, {"a": [1, 2]}, False),
+        ({"a": {"b": "x"}}, {"a": {"b": "y"}}, False),
+        ({}, {"a": "x"}, False),
+    ],
+)
+def test_an_object_is_written_only_where_it_differs(
+    live: Json, wanted: Json, is_same: bool
+) -> None:
+    assert kueue.covers(live, wanted) == is_same

@@ -1,0 +1,218 @@
+"""A Queue's status, and Events about pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuslice.contract import names
+from scheduler.queues import kueue, status, tree
+from scheduler.queues.status import Pod, Use, Work
+from tests.queues.kai import Q
+
+Json = dict[str, Any]
+CAPACITY = 10_000
+QUEUES = (
+    *(Q("dept", 4, 5), Q("team", 2, parent="dept"), Q("capped", 1, 2, parent="dept")),
+    *(Q("frugal", 1, weight=0), Q("lost", parent="gone")),
+)
+TREE = tree.build(each.raw() for each in QUEUES)
+SHARES = kueue.shares(TREE, CAPACITY)
+LOCAL = {("ns", name): name for name in ("team", "capped", "frugal")} | {("ns", "own"): "theirs"}
+WAITS = Pod("u1", "ns", "p", "team", names.LABEL_KAI_QUEUE, 1000, True, False)
+
+
+def container(milli: object) -> Json:
+    return {"resources": {"requests": {names.RESOURCE_MILLI: milli}}}
+
+
+def uses(*works: Work, pods: tuple[Pod, ...] = (), now_s: float = 100.0) -> Any:
+    return status.uses(TREE, works, pods, LOCAL, now_s)
+
+
+def event_of(each: Pod, *works: Work) -> list[tuple[str, str]]:
+    found = uses(*works, pods=(each,))
+    made = status.events(TREE, SHARES, found, [each], LOCAL, CAPACITY, 100.0)
+    return [(event.reason, event.text) for event in made]
+
+
+# --- reading
+
+
+@pytest.mark.parametrize(
+    ("spec", "milli"),
+    [
+        ({"containers": [container("86"), container("1k")]}, 1086),
+        ({"containers": [container("300")], "initContainers": [container("500")]}, 500),
+        ({"containers": [{"resources": {}}, {}]}, 0),
+        ({"containers": [container("nonsense")]}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_pods_request_is_read_from_its_containers(spec: Json, milli: int) -> None:
+    assert status.milli_of(spec) == milli
+
+
+def workload(*conditions: str, count: int = 1) -> Json:
+    template = {"spec": {"containers": [container("250")]}}
+    return {
+        "metadata": {"namespace": "ns", "name": "w"},
+        "spec": {"queueName": "team", "podSets": [{"count": count, "template": template}]},
+        "status": {"conditions": [{"type": each, "status": "True"} for each in conditions]},
+    }
+
+
+def test_a_workload_counts_until_it_has_finished() -> None:
+    assert status.work(workload(count=3)) == Work("ns", "team", 750, False)
+    assert status.work(workload("Admitted")) == Work("ns", "team", 250, True)
+    assert status.work(workload("Admitted", "Finished")) is None
+
+
+def test_a_pod_is_read_until_it_ends() -> None:
+    raw: Json = {
+        "metadata": {
+            **{"uid": "u", "namespace": "ns", "name": "p"},
+            "labels": {names.LABEL_KUEUE_QUEUE: "team", names.LABEL_RUNAI_QUEUE: "team"},
+        },
+        "spec": {"schedulingGates": [{"name": status.GATE}], "containers": [container(1000)]},
+    }
+    read = status.pod(raw, 7.0)
+    assert read == Pod("u", "ns", "p", "team", names.LABEL_RUNAI_QUEUE, 1000, True, False, 7.0)
+    assert status.pod({**raw, "status": {"phase": "Succeeded"}}) is None
+    raw["metadata"]["deletionTimestamp"] = "now"
+    assert status.pod(raw) is None
+
+
+# --- use
+
+
+def test_use_is_summed_to_the_top() -> None:
+    found = uses(
+        *(Work("ns", "team", 300, True), Work("ns", "team", 500, False)),
+        *(Work("ns", "capped", 1000, True), Work("ns", "own", 9000, True)),
+    )
+    assert found == {
+        "dept": Use(1300, 1800, 1),
+        "team": Use(300, 800, 1),
+        "capped": Use(1000, 1000, 0),
+        "frugal": Use(),
+    }
+
+
+def test_pods_that_cannot_be_placed_are_counted_after_a_minute() -> None:
+    admitted = replace(WAITS, is_gated=False)
+    assert uses(pods=(admitted,), now_s=60.0)["dept"].unplaceable == 1
+    assert uses(pods=(admitted,), now_s=59.0)["dept"].unplaceable == 0
+    assert uses(pods=(replace(admitted, is_bound=True),))["dept"].unplaceable == 0
+    assert uses(pods=(WAITS,))["dept"].unplaceable == 0
+
+
+# --- the Queue's status
+
+
+def condition(name: str, *pods: Pod, queues: Any = TREE, capacity: int = CAPACITY) -> Json:
+    shared = kueue.shares(queues, capacity)
+    found = status.uses(queues, (), pods, LOCAL, 100.0)
+    return dict(status.condition(queues, name, shared, found, queues.faults.get(name)))
+
+
+def test_the_condition_says_why_a_queue_is_not_served() -> None:
+    assert condition("team") == {
+        **{"type": "Ready", "status": "True", "reason": "Served"},
+        "message": "Kueue serves the queue",
+    }
+    lost = condition("lost")
+    assert (lost["status"], lost["reason"]) == ("False", "ParentMissing")
+    inner = condition("dept", replace(WAITS, queue="dept"))
+    assert (inner["status"], inner["reason"]) == ("True", "PodsInInnerQueue")
+    assert inner["message"].endswith("runs no pods, but 1 name it: ns/p")
+    scaled = condition("dept", capacity=1000)
+    assert scaled["reason"] == "QuotaScaled"
+    assert "4 does not fit the parent or the cluster: 0.8 is guaranteed" in scaled["message"]
+
+
+def test_the_status_is_written_only_where_it_differs() -> None:
+    use, stated = Use(1300, 86), condition("dept")
+    raw: Json = {"metadata": {"name": "dept"}}
+    first = status.status(raw, TREE, use, stated, "1")
+    assert first is not None
+    assert first["allocated"] == {"nvidia.com/gpu": "1300m"}
+    assert first["requested"] == {"nvidia.com/gpu": "86m"}
+    assert first["childQueues"] == ["capped", "team"]
+    assert status.status({**raw, "status": first}, TREE, use, stated, "2") is None
+    changed = status.status({**raw, "status": first}, TREE, Use(2000), stated, "2")
+    assert changed is not None
+    assert changed["allocated"] == {"nvidia.com/gpu": "2"}
+    assert changed["conditions"][0]["lastTransitionTime"] == "1"
+
+
+def test_conditions_of_others_stay() -> None:
+    theirs = {"type": "Other", "status": "True"}
+    raw: Json = {"status": {"conditions": [theirs], "allocated": {"cpu": "1"}}}
+    after = status.status(raw, TREE, None, condition("lost"), "1")
+    assert after is not None
+    assert after.keys() == {"conditions"}
+    assert [each["type"] for each in after["conditions"]] == ["Other", "Ready"]
+
+
+# --- Events
+
+
+@pytest.mark.parametrize(
+    ("queue", "works", "part"),
+    [
+        ("capped", [("capped", 1500)], "capped's limit is 2 GPUs, and 1.5 in use"),
+        ("team", [("team", 4500)], "dept's limit is 5 GPUs, and 4.5 in use"),
+        ("team", [("capped", 4200)], "dept's limit is 5 GPUs, and 4.2 in use"),
+        (
+            "frugal",
+            [("frugal", 700)],
+            "frugal's quota, with overQuotaWeight 0, is 1 GPU, and 0.7 in use",
+        ),
+        (
+            "team",
+            [("team", 1000), ("frugal", 900)],
+            "team uses 1 of its quota of 2, and all queues use 1.9 of 10 GPUs",
+        ),
+    ],
+)
+def test_a_waiting_pod_is_told_queue_limit_and_use(
+    queue: str, works: list[tuple[str, int]], part: str
+) -> None:
+    ((reason, text),) = event_of(
+        replace(WAITS, queue=queue), *(Work("ns", name, milli, True) for name, milli in works)
+    )
+    assert reason == names.EVENT_QUEUE_WAITING
+    assert text == f"waits in queue {queue}: the pod requests 1 GPU; {part}"
+
+
+@pytest.mark.parametrize(
+    ("queue", "must"),
+    [
+        ("none", "the name of a Queue; there is none of this name"),
+        ("dept", "a Queue without children; it has capped, team"),
+        ("lost", "a Queue that is served; spec.parentQueue: invalid value gone: must be the name"),
+    ],
+)
+def test_a_pod_in_a_queue_that_runs_none_is_told(queue: str, must: str) -> None:
+    ((reason, text),) = event_of(replace(WAITS, queue=queue))
+    assert reason == names.EVENT_QUEUE_UNSERVED
+    assert text.startswith(
+        f"metadata.labels[kai.scheduler/queue]: invalid value {queue}: must be {must}"
+    )
+
+
+def test_a_pod_that_no_gpu_has_room_for_is_told() -> None:
+    ((reason, text),) = event_of(replace(WAITS, is_gated=False, milli=800))
+    assert reason == names.EVENT_QUEUE_UNPLACEABLE
+    assert "queue team" in text
+    assert "do not add up to 0.8 GPUs" in text
+
+
+@pytest.mark.parametrize(
+    "changed", [{"since_s": 99.0}, {"queue": "own"}, {"is_gated": False, "is_bound": True}]
+)
+def test_no_event_about_other_pods(changed: Any) -> None:
+    assert event_of(replace(WAITS, **changed)) == []
