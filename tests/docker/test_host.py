@@ -19,8 +19,9 @@ from gpuslice.contract import names
 from lab.docker.image import IMAGE
 from lab.docker.machine import Machine
 from lab.node.namespace import Inside
+from tests.docker.grants import BUILD_S
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_S)]
 
 _GIB: Final = 1 << 30
 _PERIOD_S: Final = 5.0

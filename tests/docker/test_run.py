@@ -20,11 +20,12 @@ from docker.errors import APIError
 from gpuslice.contract import names
 from lab.node.namespace import children, environment
 from simgpu import load_output
+from tests.docker.grants import BUILD_S
 from tests.docker.running import SMALL, Runs
 from tests.docker.running import runs as runs
 from tests.support import measured
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_S)]
 
 _MEMORY: Final = "10240MiB"
 

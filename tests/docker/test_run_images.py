@@ -11,11 +11,12 @@ import pytest
 from docker.errors import APIError
 
 from lab.docker.image import IMAGE, PATH
+from tests.docker.grants import BUILD_S
 from tests.docker.running import Runs
 from tests.docker.running import runs as runs
 from tests.nri_plugin.host.test_entrypoint import MUSL, STATIC, program
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_S)]
 
 Import = Callable[..., str]
 _LINK = "-> "

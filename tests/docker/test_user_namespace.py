@@ -9,8 +9,9 @@ import pytest
 from lab.docker.image import IMAGE, PATH, archive
 from lab.docker.machine import Machine
 from lab.docker.programs import RELEASES
+from tests.docker.grants import BUILD_S
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_S)]
 _USER = "dockremap"
 _FIRST = 100000
 _FILES = {
