@@ -56,8 +56,7 @@ def ensure() -> Path:
             source = Path(json.loads(described)["Dir"])
             shutil.copytree(source, under_way.module, dirs_exist_ok=True)
             shutil.copytree(source / "charts" / "kueue", under_way.into / "chart")
-            options = ("-v", "-mod=mod", "-trimpath", "-ldflags", "-s -w")
-            under_way.go("build", *options, "-o", str(under_way.into / "kueue"), "./cmd/kueue")
+            kubernetes.compile_in(under_way, "./cmd/kueue", "kueue")
     return final
 
 

@@ -98,6 +98,10 @@ class Machine(Running):
         output = [f"--output={CDI_SPEC}", "--format=json"]
         self.run(["nvidia-ctk", "cdi", "generate", *names, *output])
         self.start_daemons()
+        self.import_image()
+
+    def import_image(self) -> None:
+        """Import IMAGE. A daemon with other options may have another store."""
         with image.archive().open("rb") as tar:
             self.client.api.import_image_from_data(
                 tar, image.NAME, image.IMAGE.rpartition(":")[2], changes=[f"ENV {image.PATH}"]
@@ -252,7 +256,7 @@ class Machine(Running):
 
     @property
     def url(self) -> str:
-        """Where processes outside of the machine reach the API."""
+        """The address at which processes outside of the machine reach the API."""
         return f"unix://{self.namespace.outside(SOCKET)}"
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools import building, programs
+from tools import building, kubernetes, programs
 from tools.building import Build, build, cache_dir, runs
 from tools.images import debian
 from tools.progress import step
@@ -28,7 +28,6 @@ _MOBY_VERSION: Final = "2.0.0-beta.24"
 _RUNC: Final = "github.com/opencontainers/runc"
 _RUNC_VERSION: Final = "1.3.4"
 _FREE_BYTES_WANTED: Final = 3_000_000_000
-_STRIPPED: Final = "-s -w"
 
 _DEBIAN_VERSION: Final = "20.10"
 _DEBIAN_PROGRAMS: Final = (
@@ -77,13 +76,13 @@ def _debian() -> Sequence[Path]:
 
 def _moby() -> Sequence[Path]:
     """Build dockerd and runc from their modules. Raise ProgramsError."""
-    flags = f"{_STRIPPED} -X {_MOBY}/dockerversion.Version=29.8.0-dev"
-    dockerd = _built("dockerd", _MOBY_VERSION, f"{_MOBY}/cmd/dockerd", flags)
-    runc = _built("runc", _RUNC_VERSION, _RUNC, f"{_STRIPPED} -X main.version={_RUNC_VERSION}", "1")
+    version = f"-X {_MOBY}/dockerversion.Version=29.8.0-dev"
+    dockerd = _built("dockerd", _MOBY_VERSION, f"{_MOBY}/cmd/dockerd", version)
+    runc = _built("runc", _RUNC_VERSION, _RUNC, f"-X main.version={_RUNC_VERSION}", "1")
     return dockerd, runc, programs.ensure().directory
 
 
-def _built(name: str, version: str, package: str, flags: str, cgo: str = "0") -> Path:
+def _built(name: str, version: str, package: str, link_option: str, cgo: str = "0") -> Path:
     """Return the directory of a Go program."""
     final = cache_dir() / "bin" / f"{name}-{version}"
     if not runs(final / name):
@@ -93,8 +92,7 @@ def _built(name: str, version: str, package: str, flags: str, cgo: str = "0") ->
             here: Build = dataclasses.replace(under_way, environ=environ)
             here.go("mod", "init", "gpuslice.io/lab")
             here.go("get", f"{package}@v{version}")
-            options = ("-v", "-mod=mod", "-trimpath", "-ldflags", flags)
-            here.go("build", *options, "-o", str(here.into / name), package)
+            kubernetes.compile_in(here, package, name, link_option)
     return final
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lab.docker.image import IMAGE, PATH, archive
+from lab.docker.image import IMAGE
 from lab.docker.machine import Machine
 from lab.docker.programs import RELEASES
 from tests.docker.grants import BUILD_S
@@ -31,10 +31,7 @@ def test_a_container_of_another_user_namespace_has_its_limit(release: str) -> No
             machine.run(["sh", "-c", f"echo {line} >> /etc/{file}"])
         machine.kill_dockerd()
         machine.start_dockerd(f"--userns-remap={_USER}")
-        repository, _, tag = IMAGE.partition(":")
-        machine.client.api.import_image_from_data(
-            archive().read_bytes(), repository, tag, changes=[f"ENV {PATH}"]
-        )
+        machine.import_image()
         limit = ("--memory", "2GiB", "--rm", "--network", "none", "--image", IMAGE)
         script = "nvidia-smi; cat /proc/self/uid_map"
         command = [sys.executable, "-m", "gpuslice", "run", *limit, "--", "sh", "-c", script]
