@@ -15,10 +15,12 @@ from urllib3.exceptions import HTTPError
 from gpuslice.contract import names
 from gpuslice.docker import grants
 from gpuslice.docker.recovery import Container
+from nri_plugin.host import releases
 
 ERRORS: Final = (DockerException, HTTPError, OSError)
 """The errors of this module's functions."""
 _LOCAL: Final = "http+docker://localhost"
+"""The SDK's address of a Unix socket."""
 _STATE: Final = Path(names.DOCKER_STATE_DIR)
 _DAEMON: Final = _STATE / ".daemon"
 _LIST_S: Final = 5
@@ -41,25 +43,28 @@ def connect(timeout_s: int = _CHANGE_S) -> docker.APIClient:
             f"DOCKER_HOST: invalid value {client.base_url}: must be a Unix socket, because limits"
             " are files of this machine"
         )
-    daemon, known = client.info()["ID"], _known()
+    _require(client)
+    return client
+
+
+def claim(client: docker.APIClient) -> None:
+    """Make the daemon the one that has the containers with a grant, unless there is one. Called
+    under the lock of the bookings. Raises OtherDaemonError and StoreError."""
+    daemon, known = _require(client)
+    if known is None:
+        releases.replace(_DAEMON, daemon.encode())
+
+
+def _require(client: docker.APIClient) -> tuple[str, str | None]:
+    """Return the daemon's ID, and `_known`. Raises OtherDaemonError if they differ."""
+    daemon, known = str(client.info()["ID"]), _known()
     if known not in (None, daemon):
         raise OtherDaemonError(
             f"Docker: invalid daemon {daemon}: must be {known}, which has the containers with a"
             f" grant; unset DOCKER_HOST. If that daemon is gone, remove {_STATE} and restart the"
             " machine"
         )
-    return client
-
-
-def claim(client: docker.APIClient) -> None:
-    """Make the daemon the one that has the containers with a grant, unless there is one. Called
-    under the lock of the bookings. Raises OtherDaemonError."""
-    daemon, known = client.info()["ID"], _known()
-    if known is None:
-        _STATE.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _DAEMON.write_text(daemon)
-    elif known != daemon:
-        raise OtherDaemonError(f"Docker: invalid daemon {daemon}: must be {known}")
+    return daemon, known
 
 
 def _known() -> str | None:

@@ -29,11 +29,9 @@ from nri_plugin.host import nvidia_runtime
 _API: Final = (1, 50)
 """The version of the API of Docker 28.2, which loads its CDI driver before it restores containers.
 Earlier ones could not start a container again after their own restart."""
-"""The SDK's address of a Unix socket."""
 _NVIDIA: Final = "nvidia"
 _MODES: Final = ("auto", "cdi")
 """In mode auto the runtime uses CDI for a qualified name, too."""
-
 
 Toolkit = tuple[Path, Mapping[str, Any]]
 """The configuration file of NVIDIA's runtime, and its content."""

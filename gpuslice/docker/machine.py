@@ -24,6 +24,7 @@ from nri_plugin import command_line
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.record import Record
+from nri_plugin.host import releases
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
@@ -36,7 +37,7 @@ from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 from shim import library
 
-_TEMPORARY: Final = ".new"
+_MODE: Final = 0o644
 ERRORS: Final = (Refused, FilesError, StoreError, GrantError, BookingsError, OSError)
 """The errors of a grant that cannot be booked or made."""
 
@@ -89,8 +90,8 @@ class Machine:
         return plans.with_share(request)
 
     def make(self, grant: Grant, plan: ContainerPlan) -> None:
-        """Make the grant's files and its CDI spec. Raises OSError and FilesError, and then leaves
-        nothing behind."""
+        """Make the grant's files and its CDI spec. Raises OSError, FilesError and StoreError, and
+        then leaves nothing behind."""
         try:
             _write(self.places.state / f"{grant.key}.json", grants.encode(grant))
             self._apply(grant, plan)
@@ -175,16 +176,4 @@ class Machine:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that a crash leaves the old file or the whole new one."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}{_TEMPORARY}")
-    with new.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    releases.replace(path, text.encode(), _MODE)

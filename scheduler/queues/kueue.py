@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gpuslice.contract import names, quantity
 from gpuslice.kube.fields import Json
-from scheduler.queues.tree import Queue, Tree
+from scheduler.queues.tree import MILLI, Queue, Tree
 
 GROUP: Final = "kueue.x-k8s.io"
 API_VERSION: Final = f"{GROUP}/v1beta2"
@@ -139,7 +139,7 @@ def scaled_text(queue: Queue, share: Share) -> str:
 
 def gpus(milli: int) -> str:
     """Return the amount in GPUs, for people."""
-    return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{milli / MILLI:.3f}".rstrip("0").rstrip(".")
 
 
 def covers(live: object, wanted: object, is_exact: bool = False) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gpuslice.contract import names, quantity
 from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.queues.kueue import Share, gpus, scaled_text
-from scheduler.queues.tree import Finding, Tree
+from scheduler.queues.tree import MILLI, Finding, Tree
 
 READY: Final = "Ready"
 """The type of our condition on a Queue."""
@@ -196,7 +196,7 @@ def status(raw: Json, tree: Tree, use: Use | None, condition: Json, now: str) ->
 
 def as_quantity(milli: int) -> str:
     """Return the amount in GPUs, as Kubernetes writes it."""
-    return f"{milli}m" if milli % 1000 else str(milli // 1000)
+    return f"{milli}m" if milli % MILLI else str(milli // MILLI)
 
 
 # --- Events
@@ -267,4 +267,4 @@ def _unplaceable(each: Pod, name: str) -> str:
 
 
 def _gpus(milli: int) -> str:
-    return f"{gpus(milli)} GPU{'' if milli == 1000 else 's'}"
+    return f"{gpus(milli)} GPU{'' if milli == MILLI else 's'}"
