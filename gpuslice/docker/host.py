@@ -139,7 +139,7 @@ class _Host:
         self._failure = failure
 
     def _is_over(self) -> bool:
-        """With --while-used, give up the host's lock if there is no grant. That is done under the
+        """Give up the host's lock with --while-used if there is no grant. That is done under the
         lock of the bookings, because `gpuslice run` books first and then looks for a host."""
         with suppress(BookingsError), self._bookings.locked():
             if not self._while_used or not self._reconciler.is_unused():

@@ -100,7 +100,7 @@ def test_a_row_has_what_is_written_and_what_counts() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.title)
 def test_a_share_is_what_runs_in_each_example(example: Example) -> None:
-    """In GPUs and not in whole pods, so that it differs by less than one."""
+    """The share is in GPUs and not in whole pods, so it differs by less than one."""
     demand = example.demands[-1]
     works = [work(name, 1000, "u") for name, count in demand.items() for _ in range(count)]
     found = queue_state.read(

@@ -264,7 +264,7 @@ def test_a_wrong_count_in_a_template_is_refused(server: Server) -> None:
 
 
 def test_controllers_may_create_pods_with_the_count_of_their_template(server: Server) -> None:
-    """After a change of the sizes the count of a template is not right for a new one."""
+    """The count of a template is not right for a new one after the sizes have changed."""
     raw = with_counts(of_kai({"gpu-memory": "2000"}), {"main": "87"})
     try:
         set_sizes(server, "40960", "25")

@@ -1,4 +1,4 @@
-"""Without mutating policies, before Kubernetes 1.36, a share is refused without its count."""
+"""A share without its count is refused before Kubernetes 1.36, without mutating policies."""
 
 from __future__ import annotations
 
