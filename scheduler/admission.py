@@ -75,7 +75,7 @@ class Admission:
         failed: KubeError | None = None
         for name, patch in sorted(self._warning.items()):
             try:
-                stored = await self._kube.patch(f"{_COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
+                stored = await self._patch(name, patch)
             except KubeError as error:
                 # 404, 409: the watch will report the change. Try the other bindings first.
                 failed = failed if error.status in (404, 409) else error
@@ -85,15 +85,19 @@ class Admission:
             _LOG.info(Line("admission policy refuses from now on", binding=name))
         for name in sorted(self._refusing):
             try:
-                await self._kube.patch(
-                    f"{_COLLECTION}/{name}{_WARNS}", _AUDIT_ONLY, timeout_s=_ANSWER_S
-                )
+                await self._patch(f"{name}{_WARNS}", _AUDIT_ONLY)
             except KubeError as error:
                 if error.status != 404:
-                    raise
+                    failed = error
+                    continue
             self._refusing.discard(name)
         if failed is not None:
             raise failed
+
+    async def _patch(self, name: str, patch: Json) -> Json:
+        path = f"{_COLLECTION}/{name}"
+        stored: Json = await self._kube.patch(path, patch, timeout_s=_ANSWER_S)
+        return stored
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._logged_problem:

@@ -21,11 +21,11 @@ def binding(name: str, labels: object, actions: object) -> dict[str, Any]:
 
 
 class Server:
-    """An API server that refuses to change gpuslice-a, and has no gpuslice-c-warn."""
+    """An API server that refuses to change one binding, and has no gpuslice-c-warn."""
 
-    def __init__(self, status: int = 403) -> None:
+    def __init__(self, status: int = 403, refused: str = "gpuslice-a") -> None:
         self.changed: list[str] = []
-        self._refused = {"gpuslice-a": status, "gpuslice-c-warn": 404}
+        self._refused = {refused: status, "gpuslice-c-warn": 404}
 
     async def patch(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Any:
         name = path.rpartition("/")[2]
@@ -44,6 +44,16 @@ async def test_a_binding_that_cannot_be_changed_keeps_no_other_from_refusing(sta
     with pytest.raises(KubeError, match="gpuslice-a") if status == 403 else nullcontext():
         await admission._enforce()
     assert server.changed == ["gpuslice-b", "gpuslice-c", "gpuslice-b-warn"]
+
+
+async def test_a_second_binding_that_cannot_be_changed_keeps_no_other_warning() -> None:
+    server = Server(refused="gpuslice-a-warn")
+    admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
+    for name in ("gpuslice-a", "gpuslice-b"):
+        admission.observed(binding(name, AUTO, ["Deny"]))
+    with pytest.raises(KubeError, match="gpuslice-a-warn"):
+        await admission._enforce()
+    assert server.changed == ["gpuslice-b-warn"]
 
 
 async def test_a_binding_that_no_longer_exists_is_not_changed() -> None:

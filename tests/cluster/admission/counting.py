@@ -119,9 +119,16 @@ def queues(control: ControlPlane, server: Server, *options: str) -> Iterator[Non
     """Turn queues on. options: those of policies that are in force already."""
     usual = {each["metadata"]["name"] for each in policies(*options)}
     made = manifests.serving([names.SCHEDULER_NAME], QUEUES, *options)
-    (sizes,) = (each for each in made if each["metadata"]["name"] == names.CONFIG_GPU_SIZES)
+    # The scheduler may change a binding only if it may read the sizes.
+    kinds = ("ConfigMap", "Role", "RoleBinding")
+    read = [
+        each
+        for each in made
+        if each["kind"] in kinds
+        and each["metadata"]["name"] in (names.CONFIG_GPU_SIZES, "gpuslice-queues")
+    ]
     ours = [each for each in policies(QUEUES, *options) if each["metadata"]["name"] not in usual]
-    control.apply_json(sizes, *_acting(ours, {}))
+    control.apply_json(*read, *_acting(ours, {}))
     labels = {names.LABEL_QUEUES: "true"}
     server.make("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
     yield
