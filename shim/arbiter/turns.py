@@ -41,7 +41,7 @@ _ALONE_LOOK_NS: Final = 10 * MS
 _IDLE_LOOK_NS: Final = 50 * MS
 _RESTING_LOOK_NS: Final = 180 * MS
 _RESTS_AFTER_NS: Final = 1_000 * MS
-_RESTING_AHEAD_NS: Final = 400 * MS
+_RESTING_AHEAD_NS: Final = 420 * MS
 """While no container has work, leases are written less often. A lease's `written_ns` is then set
 this far ahead, so that the lease stays valid until the next one. If the arbiter ends, it still
 becomes void within a second."""
@@ -134,6 +134,7 @@ class Turns:
                 self._members[key] = Member(key, share)
                 self._order.append(self._members[key])
             self._members[key].share = share
+            self._members[key].written_ns = 0
         offset = 0
         for key, part in parts_ppm(shares).items():
             member = self._members[key]
@@ -186,9 +187,14 @@ class Turns:
         return (turn.holder, turn.kind is Kind.MEASURE) if turn else (None, False)
 
     def glance(self, now_ns: int, activity: Callable[[str], Compute]) -> int:
-        """Return when to call again if the turn goes on as it is, and no container has a lane. 0:
-        call `step`. A glance costs less than a step, because it reads one container's region."""
+        """Return when to call again if nothing has to change. 0: call `step`.
+
+        That is so while a turn goes on and no container has a lane, or while all containers rest.
+        A glance costs less than a step, because it only reads regions: one, or all of them.
+        """
         turn = self._turn
+        if not turn and self.rests(now_ns):
+            return self._glance_at_rest(now_ns, activity)
         if not turn or turn.kind is not Kind.CREDIT or self._background or self._laned:
             return 0
         start_ns, planned_ns, _ = turn.holder.window
@@ -198,6 +204,17 @@ class Turns:
         if len(self._working) < 2 or now_ns >= min(announced_ns, idle_ns):
             return 0
         return min(announced_ns, now_ns + _TURNS_LOOK_NS)
+
+    def _glance_at_rest(self, now_ns: int, activity: Callable[[str], Compute]) -> int:
+        again_ns = now_ns + (_RESTING_LOOK_NS if len(self._order) > 1 else CYCLE_NS)
+        for member in self._order:
+            again_ns = min(again_ns, member.written_ns + _BEAT_NS)
+            # An open window must be longer than until the next look.
+            if not member.forced and not member.share.background:
+                again_ns = min(again_ns, member.window[1] - _RESTING_LOOK_NS)
+            if again_ns <= now_ns or activity(member.key).launched_ns != member.seen.launched_ns:
+                return 0
+        return again_ns
 
     def _observe(self, now_ns: int, elapsed_ns: int, seen: Mapping[str, Compute]) -> None:
         working: list[Member] = []

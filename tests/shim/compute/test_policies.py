@@ -105,7 +105,7 @@ def test_background_work_uses_what_others_leave(
 ) -> None:
     behind = Container(50, (GEMM,), Policy.BACKGROUND)
     model = Model({"a": Container(50, (program,)), "b": behind}, switch_us=SWITCH_US)
-    outcome = model.measure(2 * SECONDS, 2)
+    outcome = model.measure(4 * SECONDS, 2)
     assert progress(outcome, "a", program) >= kept
     assert slowness(outcome, "a", program) <= slower
     assert outcome.share["b"] >= of_rest * (100 - outcome.share["a"])
