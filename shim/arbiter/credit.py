@@ -39,7 +39,7 @@ def charge(
             _pay(member, overlap_ns // 2)
             member.charged_until_ns = end_ns
     used_ns = max(used_ns - beside_ns, used_ns // 5)
-    if holder.forced:
+    if holder.capped:
         # A cap is one of GPU time. That of processes in time slices is known less exactly, so
         # without lanes it only shortens the turn a little.
         gpu_ns = holder.done_ns - holder.charged_done_ns
@@ -55,10 +55,10 @@ def _pay(member: Member, used_ns: int) -> None:
     member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MAX_NS)
 
 
-def add_forced(members: Sequence[Member], now_ns: int) -> None:
-    """Add a forced share's credit for the time that has passed, up to two windows."""
+def add_capped(members: Sequence[Member], now_ns: int) -> None:
+    """Add a capped share's credit for the time that has passed, up to two windows."""
     for member in members:
-        if not member.forced:
+        if not member.capped:
             continue
         passed_ns = now_ns - (member.paid_until_ns or now_ns)
         credit_ns = member.credit_ns + passed_ns * member.part_ppm // WHOLE_PPM
@@ -68,9 +68,9 @@ def add_forced(members: Sequence[Member], now_ns: int) -> None:
 
 def first_with_credit(members: Sequence[Member]) -> Member | None:
     """Return the first of these containers that has credit for a turn. If none has, add rounds of
-    credit until one whose share is not forced has it. Return None if all shares are forced."""
+    credit until one whose share is not capped has it. Return None if all shares are capped."""
     found = _first(members)
-    free = [member for member in members if not member.forced]
+    free = [member for member in members if not member.capped]
     if found or not free:
         return found
     total_ppm = sum(member.part_ppm for member in members)
@@ -85,14 +85,14 @@ def first_with_credit(members: Sequence[Member]) -> Member | None:
 
 def _first(members: Sequence[Member]) -> Member | None:
     for member in members:
-        least_ns = member.window_ns * 4 // 5 if member.forced else MIN_WINDOW_NS
+        least_ns = member.window_ns * 4 // 5 if member.capped else MIN_WINDOW_NS
         if member.credit_ns >= min(least_ns, member.window_ns):
             return member
     return None
 
 
-def until_forced_ns(members: Sequence[Member], longest_ns: int) -> int:
-    """Return in what time the first of these forced shares has credit for a whole window."""
+def until_capped_ns(members: Sequence[Member], longest_ns: int) -> int:
+    """Return in what time the first of these capped shares has credit for a whole window."""
     waits = [
         (member.window_ns - member.credit_ns) * WHOLE_PPM // member.part_ppm for member in members
     ]

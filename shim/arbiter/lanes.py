@@ -85,7 +85,7 @@ class Lanes:
 
     def fair(self, member: Member) -> float:
         """Return the container's part of the GPU's time while these containers have work."""
-        return member.part_ppm / (WHOLE_PPM if member.forced else self._total_ppm)
+        return member.part_ppm / (WHOLE_PPM if member.capped else self._total_ppm)
 
     def _promised(self, member: Member) -> float:
         fair = self.fair(member)
@@ -120,7 +120,7 @@ class Lanes:
             self.group_lag_ns = 0
             if len(lanes) > 1:
                 self._look_for_crowd(now_ns, lanes, elapsed_ns)
-        elif not measuring and (turn or not all(member.forced for member in group)):
+        elif not measuring and (turn or not all(member.capped for member in group)):
             promised = elapsed_ns * max(sum(map(self.fair, group)) - _GROUP_MARGIN, 0)
             lag_ns = self.group_lag_ns + promised
             if turn and holder is not None:
@@ -218,7 +218,7 @@ class Lanes:
             if self.limited and member.lag_ns <= 0:
                 severity = (self._worst_ns - _DEPRIVED_NS) / (_SEVERE_NS - _DEPRIVED_NS)
                 rate = self.fair(member) * (1 - min(max(severity, 0), 1))
-            if member.forced:
+            if member.capped:
                 rate = min(rate, member.part_ppm / WHOLE_PPM)
             if rate == 1:
                 if member.lane[0] != UNLIMITED_NS:
@@ -294,7 +294,7 @@ def _limit(member: Member, now_ns: int, ppm: int, in_turn: bool) -> None:
         allowed_ns = spent_ns + _BURST_NS
     else:
         allowed_ns = base_ns + (now_ns - from_ns) * before_ppm // WHOLE_PPM
-    least_ns = spent_ns - (0 if in_turn and not member.forced else _DEBT_NS)
+    least_ns = spent_ns - (0 if in_turn and not member.capped else _DEBT_NS)
     fits = least_ns <= allowed_ns <= spent_ns + 2 * _BURST_NS
     if base_ns == UNLIMITED_NS or not fits or abs(ppm - before_ppm) * 10 > before_ppm:
         allowed_ns = min(max(allowed_ns, least_ns), spent_ns + _BURST_NS)

@@ -27,7 +27,7 @@ _PREDICTED_MAX_NS: Final = 1_000 * MS
 _OVERDUE_NS: Final = 300_000
 _WAITED_NS: Final = 2_400_000
 """If a program waits for work that is overdue, the work is assumed to take this much longer."""
-_UNCAPPED_MIN_PPM: Final = 50_000
+_OTHERS_MIN_PPM: Final = 50_000
 
 _INTERMITTENT: Final = 0.9
 """A container whose utilization is below this in two samples is intermittent."""
@@ -50,7 +50,7 @@ _LONG_KERNELS_NS: Final = 5_000 * MS
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of the GPU's time. A core_percent of 0 or 100 means no cap.
+    """A container's share of the GPU's time. A core_percent of 0 or 100 means none.
     lanes: whether the container's library knows lanes."""
 
     core_percent: int
@@ -58,12 +58,12 @@ class Share:
     lanes: bool = True
 
     @property
-    def capped(self) -> bool:
+    def has_percent(self) -> bool:
         return is_cap(self.core_percent)
 
     @property
-    def forced(self) -> bool:
-        return self.policy is Policy.CAPPED and self.capped
+    def capped(self) -> bool:
+        return self.policy is Policy.CAPPED and self.has_percent
 
     @property
     def laned(self) -> bool:
@@ -189,7 +189,7 @@ class Member:
     credit_ns: int = 0
     """Time that a container without a lane may use in its next turns."""
     paid_until_ns: int = 0
-    """The time up to which credit has been added. Only used for a forced share."""
+    """The time up to which credit has been added. Only used for a capped share."""
     charged_until_ns: int = 0
     """The end of the container's latest turn. 0: there was none."""
     charged_done_ns: int = 0
@@ -227,8 +227,8 @@ class Member:
         return CYCLE_NS * self.part_ppm // WHOLE_PPM
 
     @property
-    def forced(self) -> bool:
-        return self.share.forced
+    def capped(self) -> bool:
+        return self.share.capped
 
     @property
     def contended(self) -> bool:
@@ -302,16 +302,18 @@ def plausible(seen: Compute, now_ns: int) -> Compute:
 
 
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
-    """Divide a cycle among containers, in millionths. A container with a cap gets its percentage.
+    """Divide a cycle among containers, in millionths. A container with a percentage gets it.
     The others get equal parts of the rest, at least 5 percent each. If the sum exceeds a cycle, all
     parts are scaled down. Containers in the background divide what is left."""
     behind = [key for key, share in shares.items() if share.background]
     sharing = {key: share for key, share in shares.items() if not share.background}
-    uncapped = sum(not share.capped for share in sharing.values())
-    rest = WHOLE_PPM - sum(each.core_percent * 10_000 for each in sharing.values() if each.capped)
-    each_ppm = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
+    without = sum(not share.has_percent for share in sharing.values())
+    rest = WHOLE_PPM - sum(
+        each.core_percent * 10_000 for each in sharing.values() if each.has_percent
+    )
+    each_ppm = max(rest // without, _OTHERS_MIN_PPM) if without else 0
     parts = {
-        key: share.core_percent * 10_000 if share.capped else each_ppm
+        key: share.core_percent * 10_000 if share.has_percent else each_ppm
         for key, share in sharing.items()
     }
     total = sum(parts.values())

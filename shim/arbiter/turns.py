@@ -7,7 +7,7 @@ which no other of them submits work. Its length is the container's share of a cy
 turn ends when the submitted work is almost done, at most one cycle after the window. Time beyond
 the container's credit is debt, which makes its next windows shorter or fewer. A container without
 work gives up its turn, and the others divide the rest by their shares. If only one container has
-work, it gets the whole GPU, or its share if forced.
+work, it gets the whole GPU, or its share if capped.
 
 Intermittent containers (member.py) have lanes (lanes.py). One that lags behind its share gets turns
 too, in which those that saturate the GPU wait. A turn in which all others wait measures the
@@ -143,11 +143,11 @@ class Turns:
 
     @property
     def launches_checked(self) -> bool:
-        """Whether any container of the GPU has a cap or a policy. If so, all launches are checked,
-        even while only one container has work: its work in flight must be known when another
-        begins. Otherwise the driver's own time slices divide the GPU."""
+        """Whether any container of the GPU has a percentage or a policy. If so, all launches are
+        checked, even while only one container has work: its work in flight must be known when
+        another begins. Otherwise the driver's own time slices divide the GPU."""
         return any(
-            member.share.capped or member.share.policy in (Policy.TURNS, Policy.BACKGROUND)
+            member.share.has_percent or member.share.policy in (Policy.TURNS, Policy.BACKGROUND)
             for member in self._order
         )
 
@@ -169,7 +169,7 @@ class Turns:
         if turn:
             turn.others_ns += others_ns
         self._measure_alone(now_ns)
-        credit.add_forced(self._order, now_ns)
+        credit.add_capped(self._order, now_ns)
         if not turn and len(self._working) > 1:
             self._close(now_ns, [m for m in self._order if not m.contended])
         again_ns = self._end_turn(now_ns, turn) if turn else 0
@@ -210,7 +210,7 @@ class Turns:
         for member in self._order:
             again_ns = min(again_ns, member.written_ns + _BEAT_NS)
             # An open window must be longer than until the next look.
-            if not member.forced and not member.share.background:
+            if not member.capped and not member.share.background:
                 again_ns = min(again_ns, member.window[1] - _RESTING_LOOK_NS)
             if again_ns <= now_ns or activity(member.key).launched_ns != member.seen.launched_ns:
                 return 0
@@ -235,7 +235,7 @@ class Turns:
     def _measure_alone(self, now_ns: int) -> None:
         """Measure the utilization of a container while only it has work."""
         only = self._working[0] if len(self._working) == 1 and not self._turn else None
-        if only and (only.forced or self.lanes.background_open):
+        if only and (only.capped or self.lanes.background_open):
             paused_ns = only.paused_ns(now_ns)
             if self._alone is only and paused_ns > PAUSE_NS:  # so the background has begun to work
                 only.end_sample(now_ns, paused_ns)
@@ -253,7 +253,7 @@ class Turns:
         """Return the containers that should have a turn for another reason than credit."""
         working = self._working
         saturated = any(not member.has_lane for member in working)
-        if len(working) < 2 and not any(member.forced for member in working):
+        if len(working) < 2 and not any(member.capped for member in working):
             return []
         # Only then does it matter how much those with a lane use.
         limits = saturated or self.lanes.limited or bool(self._background)
@@ -262,7 +262,7 @@ class Turns:
             usage = member.utilization
             if member is besides or not member.share.laned:
                 continue
-            useful = limits and not member.forced
+            useful = limits and not member.capped
             doubted = self.lanes.lags_much(member) if member.has_lane else member.doubted
             old = now_ns > (usage.doubted_ns if doubted else usage.again_ns)
             needed = usage.unsure or (old and (useful if member.has_lane else member.suspect))
@@ -286,10 +286,10 @@ class Turns:
         alone = self._working in ([], [member])
         waiting = [m for m in self._working if not m.has_lane and m is not member]
         others = waiting or self._wanting(now_ns, member)
-        overlap_ns = 0 if alone or member.forced else _OVERLAP_NS
+        overlap_ns = 0 if alone or member.capped else _OVERLAP_NS
         end_ns = now_ns
         if now_ns < planned_ns:
-            if alone and not member.forced:
+            if alone and not member.capped:
                 self._turn = None
                 return 0
             if now_ns >= last_ns + IDLE_NS:
@@ -304,7 +304,7 @@ class Turns:
                 end_ns = planned_ns
                 used_ns = end_ns - start_ns
         elif (
-            (others or member.forced)
+            (others or member.capped)
             and not member.has_lane
             and busy_until_ns > now_ns + overlap_ns
             and now_ns < planned_ns + CYCLE_NS
@@ -376,14 +376,14 @@ class Turns:
         working = self._working
         if not working:
             return self._open(now_ns, [m for m in self._order if not m.share.background])
-        if len(working) == 1 and not working[0].forced:
+        if len(working) == 1 and not working[0].capped:
             self._close(now_ns, [m for m in self._order if m is not working[0]])
             return self._open(now_ns, working)
         saturating = [m for m in self._order if m in working and not m.has_lane]
         chosen = self._choose(now_ns, saturating)
         if chosen is None:
             look_ns = _LANE_LOOK_NS if self.lanes.limited else _LOOK_NS
-            return now_ns + credit.until_forced_ns(saturating, look_ns)
+            return now_ns + credit.until_capped_ns(saturating, look_ns)
         member, kind, length_ns = chosen
         start_ns = now_ns if member is self._previous else max(now_ns, self._free_ns)
         self._close(start_ns, [m for m in self._order if m is not member])
@@ -406,13 +406,13 @@ class Turns:
         return (found, Kind.CREDIT, found.credit_ns) if found else None
 
     def _open(self, now_ns: int, members: Sequence[Member]) -> int:
-        """Open windows for these containers, because no other one has work. Containers with forced
+        """Open windows for these containers, because no other one has work. Containers with capped
         shares still wait for their turns."""
         ahead_ns, look_ns = 0, _IDLE_LOOK_NS
         if self.rests(now_ns):
             ahead_ns, look_ns = _RESTING_AHEAD_NS, _RESTING_LOOK_NS
         for member in members:
-            if not member.forced:
+            if not member.capped:
                 renewed_ns = now_ns + max(CYCLE_NS, look_ns)
                 if member.window[1] <= renewed_ns or member.contended:
                     member.window = (now_ns, now_ns + 3 * CYCLE_NS + ahead_ns, ALONE_US)
