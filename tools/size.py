@@ -27,7 +27,7 @@ class Part:
 
 
 PARTS: Final = (
-    Part("product with manifests", r"(gpuslice|nri_plugin|scheduler|shim|manifests)/", 55_450),
+    Part("product with manifests", r"(gpuslice|nri_plugin|scheduler|shim|manifests)/", 55_480),
     Part("of it `scheduler/`", r"scheduler/", 9_850),
     Part("tests", r"tests/", 63_600),
     Part("simgpu", r"simgpu/", 16_000),

@@ -13,9 +13,10 @@
 #include <string.h>
 
 /* The file, because each model begins without learned costs. */
-#include "compute/submitted_work.c"
+#include "compute/launch_costs.c"
 
 #include "compute/published.h"
+#include "compute/submitted_work.h"
 
 #pragma GCC visibility push(default)
 #include "compute_model.h"
@@ -350,7 +351,7 @@ static bool launch(struct model *model, struct process *process, struct thread *
 	uint64_t number = (uint64_t)(process - model->process) * MOST_THREADS +
 			  (uint64_t)(thread - process->thread);
 	struct vgpu_waiting_launch waiting = {
-	    vgpu_work_kind(8 * (number * 1000 + thread->next_kernel + 1), 0), thread->stream,
+	    vgpu_cost_kind(8 * (number * 1000 + thread->next_kernel + 1), 0), thread->stream,
 	    thread->throttled ? thread->waits_from_ns : model->now_ns};
 	struct vgpu_turn turn;
 	uint64_t spent_ns;

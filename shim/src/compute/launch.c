@@ -44,7 +44,7 @@ static bool spare_admits(int gpu, CUstream stream, uint16_t kind)
 
 	if (spare.gpu_after != gpu + 1 || spare.stream != stream || spare.count == SPARE_LAUNCHES)
 		return false;
-	cost_ns = vgpu_work_cost_ns(kind);
+	cost_ns = vgpu_cost_known_ns(kind);
 	if (!cost_ns || spare.spent_ns + cost_ns > SPARE_NS)
 		return false;
 	spare.kinds[spare.count++] = kind;
@@ -200,7 +200,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *wa
 
 void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size)
 {
-	struct vgpu_waiting_launch waiting = {.kind = vgpu_work_kind(handle, size),
+	struct vgpu_waiting_launch waiting = {.kind = vgpu_cost_kind(handle, size),
 					      .stream = number_of(stream)};
 	uint64_t now_ns, again_ns;
 	struct vgpu_lease lease;

@@ -1,14 +1,14 @@
 #include "compute/submitted_work.h"
 
-#define MARK_NS	      UINT64_C(1000000) /* a marker after this much predicted work of a stream */
-#define REMARK_NS     UINT64_C(5000000) /* or after this time */
-#define POLL_NS	      UINT64_C(200000)	/* shortest interval of polls while a launch waits */
-#define POLL_MAX_NS   UINT64_C(1000000) /* and while none waits */
-#define PROBE_POLL_NS UINT64_C(20000)	/* and while it waits for the first launch of a kind */
-#define PROBE_MAX_NS  UINT64_C(5000000) /* longest such wait */
-#define OVERDUE_NS    UINT64_C(500000)	/* overdue work is predicted to take this much longer */
-#define UNKNOWN_NS    20000		/* assumed cost of a launch of an unknown kind */
-#define COST_MAX_NS   UINT64_C(1000000000)
+#include "compute/nanoseconds.h"
+
+#define MARK_NS	      UINT64_C(1000000)	 /* a marker after this much predicted work of a stream */
+#define REMARK_NS     UINT64_C(5000000)	 /* or after this time */
+#define POLL_NS	      UINT64_C(200000)	 /* shortest interval of polls while a launch waits */
+#define POLL_MAX_NS   UINT64_C(1000000)	 /* and while none waits */
+#define PROBE_POLL_NS UINT64_C(20000)	 /* and while it waits for the first launch of a kind */
+#define PROBE_MAX_NS  UINT64_C(5000000)	 /* longest such wait */
+#define OVERDUE_NS    UINT64_C(500000)	 /* overdue work is predicted to take this much longer */
 #define LANE_LOOK_NS  UINT64_C(20000000) /* longest pause until the lane is looked at again */
 #define WHOLE_NS      UINT64_C(20000000) /* in flight while no other container waits */
 #define SETTLED_NS    UINT64_C(5000000)	 /* other containers' work has ended so long after */
@@ -25,120 +25,11 @@
 #define OVERRUN_MAX_NS ENDLESS_NS
 
 enum {
-	COST_SETS = 512,
-	COST_WAYS = 8,
-	MISSING = 3, /* samples after the first of which the least counts */
 	UNMARKED_MAX = 256,
-	RELEARN = 4, /* a sample of more than this many times the cost is high */
-	HIGH_SAMPLES = 3,
 	STRETCH_ONE = 1024,
 	STRETCH_USED = 1536,
 	STRETCH_MAX = 16 * STRETCH_ONE,
 };
-
-/* The costs by kind: tag << 32 | cost << 2 | missing samples. A kind's set and tag are parts of one
- * hash. Read and written without a lock. */
-static uint64_t costs[COST_SETS][COST_WAYS] __attribute__((aligned(64)));
-
-static uint64_t later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint64_t beyond(uint64_t a, uint64_t b)
-{
-	return a > b ? a - b : 0;
-}
-
-static uint64_t *entry_of(uint16_t kind)
-{
-	return &costs[kind / COST_WAYS][kind % COST_WAYS];
-}
-
-static uint64_t entry(uint16_t kind)
-{
-	return __atomic_load_n(entry_of(kind), __ATOMIC_RELAXED);
-}
-
-static void set_entry(uint16_t kind, uint64_t tag, uint64_t cost_ns, uint64_t missing)
-{
-	__atomic_store_n(entry_of(kind), tag << 32 | cost_ns << 2 | missing, __ATOMIC_RELAXED);
-}
-
-uint16_t vgpu_work_kind(uint64_t handle, uint64_t size)
-{
-	static uint32_t victim;
-	uint64_t magnitude = size ? 64 - (uint64_t)__builtin_clzll(size) : 0;
-	uint64_t hash = ((handle >> 3) * 64 + magnitude) * UINT64_C(0x9e3779b97f4a7c15);
-	uint16_t first = (uint16_t)(hash >> 55) * COST_WAYS, kind;
-	uint64_t tag = (hash >> 23 & UINT32_MAX) | 1, found;
-
-	for (kind = first; kind < first + COST_WAYS; kind++) {
-		found = entry(kind) >> 32;
-		if (found == tag)
-			return kind;
-		if (!found)
-			break;
-	}
-	if (kind == first + COST_WAYS)
-		kind = (uint16_t)(first +
-				  __atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % COST_WAYS);
-	set_entry(kind, tag, 0, 0);
-	return kind;
-}
-
-uint32_t vgpu_work_cost_ns(uint16_t kind)
-{
-	uint32_t value = (uint32_t)entry(kind);
-
-	return value & 3 ? 0 : value >> 2;
-}
-
-static uint32_t cost_of(uint16_t kind)
-{
-	uint32_t cost_ns = (uint32_t)entry(kind) >> 2;
-
-	return cost_ns ? cost_ns : UNKNOWN_NS;
-}
-
-static bool is_unknown(uint16_t kind)
-{
-	return (uint32_t)entry(kind) < 4;
-}
-
-/* A launch of the marker's kind took `took_ns`. A neighbour's time slice can only lengthen that. So
- * beside others the cost only falls, unless several samples in a row are far higher: then the
- * launches have other arguments, and the samples begin anew. */
-static void learn(struct vgpu_submitted_work *work, const struct vgpu_marker *marker,
-		  uint64_t took_ns, bool alone)
-{
-	uint64_t value = entry(marker->kind), cost_ns = (uint32_t)value >> 2, missing = value & 3;
-	bool high = cost_ns && !missing && took_ns > cost_ns * (alone ? 2 : RELEARN);
-
-	if (value >> 32 != marker->tag)
-		return;
-	if (work->high_kind != marker->kind && high)
-		work->high_samples = 1;
-	else if (work->high_kind == marker->kind)
-		work->high_samples = high ? work->high_samples + 1 : 0;
-	if (high)
-		work->high_kind = marker->kind;
-	took_ns = earlier(later(took_ns, 1), COST_MAX_NS);
-	if (!cost_ns || (high && (alone || work->high_samples >= HIGH_SAMPLES)))
-		set_entry(marker->kind, marker->tag, took_ns, MISSING);
-	else if (missing)
-		set_entry(marker->kind, marker->tag, earlier(cost_ns, took_ns), missing - 1);
-	else if (took_ns < cost_ns * 7 / 8 || alone)
-		set_entry(marker->kind, marker->tag,
-			  took_ns < cost_ns ? (cost_ns + 3 * took_ns + 3) / 4
-					    : (cost_ns + took_ns + 1) / 2,
-			  0);
-}
 
 /* How long work of this cost will take. Time slices of other containers lengthen it. */
 static uint64_t stretched_ns(const struct vgpu_submitted_work *work, uint64_t cost_ns)
@@ -217,7 +108,8 @@ static bool waits_for_probe(const struct vgpu_submitted_work *work, uint64_t now
 {
 	bool long_ago = now_ns > waiting->since_ns + PROBE_MAX_NS;
 
-	for (int i = 0; i < VGPU_WORK_MARKERS && work->probes && is_unknown(waiting->kind); i++)
+	for (int i = 0;
+	     i < VGPU_WORK_MARKERS && work->probes && vgpu_cost_is_unknown(waiting->kind); i++)
 		if (work->markers[i].probes && work->markers[i].stream == waiting->stream &&
 		    (!long_ago || work->markers[i].kind == waiting->kind))
 			return now_ns <= waiting->since_ns + STUCK_NS;
@@ -302,7 +194,7 @@ void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns, uint64_t 
 	uint64_t cost_ns = 0;
 
 	for (uint32_t i = 0; i < count; i++)
-		cost_ns += cost_of(kinds[i]);
+		cost_ns += vgpu_cost_assumed_ns(kinds[i]);
 	enter(work, find_or_make(work, stream), from_ns, cost_ns, count);
 }
 
@@ -319,7 +211,7 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
 			uint64_t now_ns, const struct vgpu_waiting_launch *launch)
 {
 	struct vgpu_work_stream *stream = find_or_make(work, launch->stream);
-	uint32_t cost_ns = cost_of(launch->kind);
+	uint32_t cost_ns = vgpu_cost_assumed_ns(launch->kind);
 	bool idle = stream->free_ns <= now_ns;
 	bool alone = turn->exclusive && now_ns >= work->beside_ns + SETTLED_NS;
 	int slot;
@@ -328,7 +220,7 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
 		work->stretch = STRETCH_ONE;
 	alone &= now_ns >= turn->start_ns + SETTLED_NS;
 	enter(work, stream, now_ns, cost_ns, 1);
-	if (vgpu_work_cost_ns(launch->kind) && stream->unmarked < UNMARKED_MAX &&
+	if (vgpu_cost_known_ns(launch->kind) && stream->unmarked < UNMARKED_MAX &&
 	    stream->work_ns < stream->mark_at_ns && now_ns < stream->marked_ns + REMARK_NS)
 		return VGPU_NO_MARKER;
 	slot = free_slot(work);
@@ -342,11 +234,11 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
 	    .work_ns = stream->work_ns,
 	    .busy_from_ns = stream->busy_from_ns,
 	    .alone_from_ns = alone ? later(turn->start_ns, 1) : 0,
-	    .tag = (uint32_t)(entry(launch->kind) >> 32),
+	    .tag = vgpu_cost_tag(launch->kind),
 	    .charged_ns = cost_ns,
 	    .kind = launch->kind,
 	    .idle = idle,
-	    .probes = is_unknown(launch->kind),
+	    .probes = vgpu_cost_is_unknown(launch->kind),
 	};
 	/* The distance varies, so that no rhythm of the program hides a kind. */
 	stream->mark_at_ns = stream->work_ns + (MARK_NS / 2 + (++work->marks * 0x9e3779b9u >> 12)) *
@@ -460,13 +352,10 @@ static void end_marker(struct vgpu_submitted_work *work, struct vgpu_marker *mar
 bool vgpu_work_lost(struct vgpu_submitted_work *work, int slot, uint64_t now_ns)
 {
 	struct vgpu_marker *marker = &work->markers[slot];
-	uint64_t value = entry(marker->kind);
 
 	if (now_ns < marker->due_ns)
 		return false;
-	/* No sample will come, so use the cost that there is, or an assumed one. */
-	if (value >> 32 == marker->tag)
-		set_entry(marker->kind, marker->tag, cost_of(marker->kind), 0);
+	vgpu_cost_assume(marker->kind, marker->tag);
 	end_marker(work, marker, now_ns);
 	return true;
 }
@@ -481,7 +370,7 @@ void vgpu_work_finished(struct vgpu_submitted_work *work, int slot, const struct
 	if (took_ns != VGPU_UNTIMED) {
 		if (alone) /* beside others the first event perhaps waited too */
 			took_ns = beyond(took_ns, marker->lead_ns);
-		learn(work, marker, took_ns, alone);
+		vgpu_cost_learn(&work->high, marker->kind, marker->tag, took_ns, alone);
 		if (took_ns > LONG_NS)
 			work->unfinished_since_ns = marker->from_ns;
 		if (marker->probes)

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "compute/launch_costs.h"
 #include "compute/lease.h"
 
 enum {
@@ -69,19 +70,11 @@ struct vgpu_submitted_work {
 	uint32_t stretch;	      /* elapsed time of busy streams per cost, in 1,024ths */
 	uint32_t count, probes;	      /* markers in use, and those of unknown kinds */
 	uint32_t marks;		      /* markers made so far */
-	uint32_t high_samples;	      /* far above the cost, in a row */
-	uint16_t high_kind;	      /* the kind of the latest of them */
-	bool lane_waits;	      /* the limited lane is closed until it allows enough */
+	struct vgpu_high_samples high;
+	bool lane_waits; /* the limited lane is closed until it allows enough */
 	struct vgpu_work_stream streams[VGPU_WORK_STREAMS];
 	struct vgpu_marker markers[VGPU_WORK_MARKERS];
 };
-
-/* A number for the kind of a launch. Launches of one function or executable graph, or copies of one
- * size, are of one kind: they cost about the same. */
-uint16_t vgpu_work_kind(uint64_t handle, uint64_t size);
-
-/* The cost of a kind. 0: it still needs samples, so its launches must be checked. */
-uint32_t vgpu_work_cost_ns(uint16_t kind);
 
 /* A launch to check: its kind and stream, and since when it waits. */
 struct vgpu_waiting_launch {

@@ -126,7 +126,7 @@ static void launch_on(int gpu, uint64_t kernel)
 /* 0: samples are missing. */
 static uint32_t cost_ns(uint64_t kernel)
 {
-	return vgpu_work_cost_ns(vgpu_work_kind(kernel, 1));
+	return vgpu_cost_known_ns(vgpu_cost_kind(kernel, 1));
 }
 
 /* Let `work_ns` pass. Then the events of all submitted work are done. */
@@ -305,7 +305,7 @@ static void test_lane(void)
 {
 	enum { MS = 1000000 };
 	struct vgpu_lease lane = {.sequence = 1, .lane_ppm = 250000, .in_flight_us = 2000};
-	struct vgpu_waiting_launch launch = {.kind = vgpu_work_kind(KERNEL, 1)};
+	struct vgpu_waiting_launch launch = {.kind = vgpu_cost_kind(KERNEL, 1)};
 	struct vgpu_submitted_work work = {0};
 	struct vgpu_turn turn;
 	uint64_t again_ns;
