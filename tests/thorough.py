@@ -67,6 +67,7 @@ THOROUGH: Final = {
     "tests/lab/test_cluster.py::test_clearing_ends_*": _KILLS,
     "tests/docker/test_run.py::test_[!c]*": "test_containers_keep_their_parts has the main path",
     "tests/docker/test_run_images.py::*": "test_options.py and test_entrypoint.py need no Docker",
+    "tests/docker/test_two_gpus.py::*": "another machine for each daemon",
     "tests/docker/test_user_namespace.py::*": "as with a daemon without user namespaces",
     "tests/docker/test_host.py::*[[]*host_first]": _KILLS,
     "tests/docker/test_host.py::test_a_*": _KILLS,

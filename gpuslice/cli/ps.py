@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuslice.cli.cluster import Cluster, Gpu, Node, Slice
 from gpuslice.cli.use import SliceUse
@@ -20,6 +20,9 @@ from gpuslice.contract import names
 from gpuslice.contract.grant_file import is_cap
 from gpuslice.gpu.bookings import Booking, BookingsError, of_machine
 from shim import gpus, region
+
+if TYPE_CHECKING:
+    from gpuslice.docker.containers import Container
 
 _DESCRIPTION: Final = """\
 Show the GPUs of this machine, and the programs and containers that `gpuslice run` limits: memory
@@ -46,11 +49,13 @@ def main(arguments: Sequence[str], prog: str) -> int:
     except (BookingsError, gpus.GpuError) as error:
         sys.stderr.write(f"gpuslice ps: {error}\n")
         return 1
-    uses = _uses(booked)
+    listed, uses = _containers(booked), _uses(booked)
     if chosen.output == "json":
-        sys.stdout.write(json.dumps([_row(each, uses) for each in booked], indent=1) + "\n")
+        rows = [_row(each, listed.get(each.key), uses) for each in booked]
+        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:
-        node = Node(platform.node(), [_gpu(gpu, booked, uses) for gpu in present])
+        shown_as = {each.key: _name(each, listed.get(each.key)) for each in booked}
+        node = Node(platform.node(), [_gpu(gpu, booked, shown_as, uses) for gpu in present])
         from rich.console import Console  # JSON needs no rich
 
         from gpuslice.cli import screen
@@ -58,6 +63,24 @@ def main(arguments: Sequence[str], prog: str) -> int:
         console = Console(highlight=False)
         screen.once(console, Cluster([node], ()), [*_problems()])
     return 0
+
+
+def _containers(booked: Sequence[Booking]) -> Mapping[str, Container]:
+    """Return the containers by key, if there are any and Docker answers this user."""
+    if any(each.kind == "container" for each in booked):
+        with suppress(ImportError):  # programs need no Docker, and no package for it
+            from gpuslice.docker import containers
+
+            with suppress(*containers.ERRORS):
+                return {each.key: each for each in containers.listed()}
+    return {}
+
+
+def _name(booking: Booking, container: Container | None) -> str:
+    """Return the present name, with the state of a container that does not run."""
+    if container is None:
+        return booking.label
+    return container.name + f" ({container.status})" * (not container.running)
 
 
 def _uses(booked: Sequence[Booking]) -> Mapping[Key, SliceUse]:
@@ -95,21 +118,32 @@ def _problems() -> Iterator[str]:
             yield file.read_text()
 
 
-def _row(booking: Booking, uses: Mapping[Key, SliceUse]) -> Mapping[str, object]:
+def _row(
+    booking: Booking, container: Container | None, uses: Mapping[Key, SliceUse]
+) -> Mapping[str, object]:
+    """Return the booking as JSON. state: Docker's; null if it is not known."""
     parts = [
         {**asdict(part), **asdict(uses.get((booking.key, part.uuid), SliceUse()))}
         for part in booking.parts
     ]
-    return {**asdict(booking), "parts": parts}
+    present = {"name": booking.name, "state": "running" if booking.kind == "program" else None}
+    if container is not None:
+        present = {"name": container.name, "state": container.status}
+    return {**asdict(booking), **present, "parts": parts}
 
 
-def _gpu(gpu: gpus.Gpu, booked: Sequence[Booking], uses: Mapping[Key, SliceUse]) -> Gpu:
+def _gpu(
+    gpu: gpus.Gpu,
+    booked: Sequence[Booking],
+    shown_as: Mapping[str, str],
+    uses: Mapping[Key, SliceUse],
+) -> Gpu:
     held = [(each, part) for each in booked for part in each.parts if part.uuid == gpu.uuid]
     shown = Gpu(gpu.uuid, gpu.minor, gpu.name, gpu.memory_bytes, healthy=True)
     for each, part in held:
         use = uses.get((each.key, gpu.uuid))
         core = part.core_percent if is_cap(part.core_percent) else None
-        shown.slices.append(Slice("", each.label, "", part.memory_bytes, core, use))
+        shown.slices.append(Slice("", shown_as[each.key], "", part.memory_bytes, core, use))
         shown.granted_bytes += part.memory_bytes
         shown.granted_core += part.core_percent
         if use and use.used_bytes is not None:

@@ -1,7 +1,7 @@
 """Connects a container to this process's terminal and signals until it ends, as docker run does.
 
-Threads copy standard input and output and wait for the container's end. The main thread only reads
-a pipe, in which it finds the numbers of signals, and 0 when the container has ended.
+Threads copy standard input and output and wait for the container's end. The main thread waits for
+signals, and gets SIGCHLD when the container has ended.
 """
 
 from __future__ import annotations
@@ -12,63 +12,42 @@ import json
 import os
 import signal
 import socket
-import struct
 import termios
 import tty
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import docker
 from docker.errors import APIError
+from docker.utils.socket import frames_iter
 
+from nri_plugin.host.descriptors import write
 from shim import launch
 
 _STDIN, _STDOUT = 0, 1
 _CHUNK: Final = 1 << 16
-_FRAME: Final = struct.Struct(">BxxxL")
 _END: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-_ENDED: Final = 0
+_WAITED: Final = (*launch.FORWARDED, signal.SIGCHLD)
 _NEVER: Final = "ctrl-@,ctrl-@,ctrl-@,ctrl-@"
 """Keys that detach. A container that runs on without a terminal is one of -d."""
 
 
-class InterruptedBySignal(BaseException):
-    """A signal asks this process to end before the container runs."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+def defer_signals() -> None:
+    """Let signals wait until `take_signals` or `Attached.serve`. Threads that start meanwhile never
+    get a signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
 
 
-class Signals:
-    """Signals of this process. While `interrupt` is set the first that asks it to end raises
-    InterruptedBySignal; later ones can be read from the pipe."""
+def take_signals() -> None:
+    """Let the first signal that asks this process to end raise SystemExit."""
 
-    def __init__(self) -> None:
-        self.interrupt = True
-        self._late = 0
-        self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.write_end, False)
-        signal.set_wakeup_fd(self.write_end, warn_on_full_buffer=False)
-        for number in launch.FORWARDED:
-            signal.signal(number, self._handle)
+    def leave(number: int, _: object) -> None:
+        defer_signals()
+        raise SystemExit(128 + number)
 
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Raise at the end of the block: Docker completes a request that is broken off."""
-        self.interrupt = False
-        yield
-        self.interrupt = True
-        if self._late:
-            self._handle(self._late, None)
-
-    def _handle(self, number: int, _: object) -> None:
-        if number not in _END:
-            return
-        if self.interrupt:
-            self.interrupt = False
-            raise InterruptedBySignal(number)
-        self._late = number
+    for each in _END:
+        signal.signal(each, leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _END)
 
 
 class Attached:
@@ -102,27 +81,31 @@ class Attached:
         finally:
             termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)
 
-    def serve(self, signals: Signals) -> int | None:
-        """Return the started container's exit status; None if the daemon does not tell it."""
-        status: list[int] = []
+    def serve(self) -> int | None:
+        """Return the started container's exit status; None if the daemon does not tell it. Signals
+        must be deferred."""
+        ended: list[int | None] = []
         output = launch.start_thread(self._copy_output)
-        launch.start_thread(self._wait, status, signals.write_end)
+        launch.start_thread(self._wait, ended)
         if self._stdin:
             launch.start_thread(self._copy_input)
         self._resize()
-        while (number := os.read(signals.read_end, 1)[0]) != _ENDED:
+        while not ended:
+            number = signal.sigwait(_WAITED)
             with contextlib.suppress(APIError):  # the container has just ended
                 if number == signal.SIGWINCH:
                     self._resize()
-                elif number in launch.FORWARDED:
+                elif number != signal.SIGCHLD:
                     self._client.kill(self._container, number)
         output.join()
-        return status[0] if status else None
+        return ended[0]
 
-    def _wait(self, status: list[int], done: int) -> None:
+    def _wait(self, ended: list[int | None]) -> None:
+        status = None
         with contextlib.suppress(Exception):
-            status.append(int(json.loads(self._waiting.content)["StatusCode"]))
-        os.write(done, bytes([_ENDED]))
+            status = int(json.loads(self._waiting.content)["StatusCode"])
+        ended.append(status)
+        os.kill(os.getpid(), signal.SIGCHLD)
 
     def _resize(self) -> None:
         if self._tty and os.isatty(_STDOUT):
@@ -137,21 +120,7 @@ class Attached:
             self._socket.shutdown(socket.SHUT_WR)
 
     def _copy_output(self) -> None:
-        with contextlib.suppress(OSError), self._socket.makefile("rb") as stream:
-            if self._tty:
-                while data := stream.read1(_CHUNK):
-                    _write(_STDOUT, data)
-            else:
-                _demultiplex(stream)
-
-
-def _demultiplex(stream: BinaryIO) -> None:
-    """Copy frames: one byte of the target's descriptor, the size, the data."""
-    while len(header := stream.read(_FRAME.size)) == _FRAME.size:
-        target, size = _FRAME.unpack(header)
-        _write(target, stream.read(size))
-
-
-def _write(target: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(target, data) :]
+        with contextlib.suppress(OSError):
+            frames = frames_iter(self._socket, self._tty)  # type: ignore[no-untyped-call]
+            for target, data in frames:
+                write(target, data)

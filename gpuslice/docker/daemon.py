@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import docker
-from docker.errors import ImageNotFound
+from docker.errors import APIError, ImageNotFound
 from docker.utils import convert_port_bindings, parse_repository_tag
 from docker.utils.ports import build_port_bindings
 
 from gpuslice.contract import names
 from gpuslice.docker import grants
 from gpuslice.docker.grants import Grant
+from gpuslice.docker.machine import MachineError
 from gpuslice.docker.refusals import Volume
 from nri_plugin.host import nvidia_runtime
 
@@ -37,10 +38,6 @@ Toolkit = tuple[Path, Mapping[str, Any]]
 """The configuration file of NVIDIA's runtime, and its content."""
 
 
-class DaemonError(Exception):
-    """The daemon cannot run a container with a grant. The text says what to change."""
-
-
 class Way(Enum):
     """How a container gets its grant. The values are names of OCI runtimes. With CDI it is the
     daemon's own, because a default runtime of NVIDIA would read the image's variables."""
@@ -51,16 +48,16 @@ class Way(Enum):
 
 def way(info: Mapping[str, Any], api: str, toolkit: Toolkit, cdi_dir: Path) -> Way:
     """Return the daemon's way, from /info and its API's version. cdi_dir: the directory of grants'
-    specs. Raises DaemonError."""
+    specs. Raises MachineError."""
     if info["OSType"] != "linux" or "name=rootless" in (info.get("SecurityOptions") or ()):
-        raise DaemonError("Docker: invalid daemon: must run containers of Linux, as root")
+        raise MachineError("Docker: invalid daemon: must run containers of Linux, as root")
     if tuple(map(int, api.split("."))) >= _API and (places := info.get("CDISpecDirs")):
         _require_directory("cdi-spec-dirs of dockerd", places, cdi_dir)
         return Way.CDI
     if _NVIDIA in (info.get("Runtimes") or ()):
         _require_cdi_mode(*toolkit, cdi_dir)
         return Way.NVIDIA
-    raise DaemonError(
+    raise MachineError(
         f"Docker {info.get('ServerVersion')}: required: CDI or the runtime {_NVIDIA!r}, to give a"
         " container a GPU together with its limit; update Docker to 28.2 or newer, where CDI is"
         " not switched off, or install nvidia-container-toolkit and run"
@@ -71,23 +68,23 @@ def way(info: Mapping[str, Any], api: str, toolkit: Toolkit, cdi_dir: Path) -> W
 
 def _require_directory(what: str, places: Sequence[str], cdi_dir: Path) -> None:
     if str(cdi_dir) not in places and str(cdi_dir).removeprefix("/var") not in places:
-        raise DaemonError(f"{what}: invalid value {', '.join(places)}: must contain {cdi_dir}")
+        raise MachineError(f"{what}: invalid value {', '.join(places)}: must contain {cdi_dir}")
 
 
 def _require_cdi_mode(file: Path, config: Mapping[str, Any], cdi_dir: Path) -> None:
     runtime = config.get("nvidia-container-runtime", {})
     if (mode := runtime.get("mode") or _MODES[0]) not in _MODES:
-        raise DaemonError(
+        raise MachineError(
             f"{file}: [nvidia-container-runtime] mode: invalid value {mode!r}: must be 'cdi',"
             ' because other modes do not inject a limit; write the line mode = "cdi"'
         )
     if config.get(nvidia_runtime.ACCEPT_VARIABLES) is False:
-        raise DaemonError(
+        raise MachineError(
             f"{file}: {nvidia_runtime.ACCEPT_VARIABLES}: invalid value false: must be true, because"
             " a grant is named by a variable; remove the line"
         )
     if variables := config.get(nvidia_runtime.OTHER_VARIABLES):
-        raise DaemonError(
+        raise MachineError(
             f"{file}: {nvidia_runtime.OTHER_VARIABLES}: invalid value {variables!r}: must be unset,"
             " because it takes precedence over the variable that names a grant; remove the line"
         )
@@ -96,7 +93,7 @@ def _require_cdi_mode(file: Path, config: Mapping[str, Any], cdi_dir: Path) -> N
 
 
 def find_way(client: docker.APIClient, cdi_dir: Path) -> Way:
-    """Ask the daemon for its way. Raises DaemonError, and OSError of NVIDIA's configuration."""
+    """Ask the daemon for its way. Raises MachineError, and OSError of NVIDIA's configuration."""
     info, config = client.info(), {}
     program = (info.get("Runtimes") or {}).get(_NVIDIA, {}).get("path", "")
     file = nvidia_runtime.file(program, Path("/"))
@@ -107,16 +104,19 @@ def find_way(client: docker.APIClient, cdi_dir: Path) -> Way:
 
 def image(client: docker.APIClient, name: str, say: Callable[[str], object]) -> Mapping[str, Any]:
     """Return what the image configures. An absent one is pulled, and `say` gets the progress.
-    Raises DaemonError."""
+    Raises MachineError."""
     with suppress(ImageNotFound):
         return _configured(client, name)
     say(f"image {name} is not here; it is pulled")
     repository, tag = parse_repository_tag(name)
-    for line in client.pull(repository, tag=tag or "latest", stream=True, decode=True):
-        if "error" in line:
-            raise DaemonError(f"--image: invalid value {name}: {line['error']}")
-        if line.get("status") and not line.get("progressDetail"):
-            say(" ".join(filter(None, (line.get("id"), line["status"]))))
+    try:
+        for line in client.pull(repository, tag=tag or "latest", stream=True, decode=True):
+            if "error" in line:
+                raise MachineError(f"--image: invalid value {name}: {line['error']}")
+            if line.get("status") and not line.get("progressDetail"):
+                say(" ".join(filter(None, (line.get("id"), line["status"]))))
+    except APIError as error:
+        raise MachineError(f"--image: invalid value {name}: {error.explanation}") from error
     return _configured(client, name)
 
 
@@ -135,12 +135,15 @@ def body(
     made again. env: lines KEY=VALUE, and KEY alone for a variable that is removed."""
     ports = convert_port_bindings(build_port_bindings(asked.publish))
     policy, _, count = asked.restart.partition(":")
+    restart: Mapping[str, Any] = {"Name": asked.restart}  # Docker refuses an invalid one
+    if count.isdecimal():
+        restart = {"Name": policy, "MaximumRetryCount": int(count)}
     host: dict[str, Any] = {
         "Runtime": chosen.value,
-        "Binds": [_bind(each) for each in volumes if ":" in each.text],
+        "Binds": [each.bind for each in volumes if each.bind],
         "PortBindings": ports,
         "AutoRemove": asked.rm,
-        "RestartPolicy": {"Name": policy, "MaximumRetryCount": int(count or 0)},
+        "RestartPolicy": restart,
         "IpcMode": asked.ipc,
         "NetworkMode": asked.network or "default",
         "ShmSize": asked.shm_size or 0,
@@ -156,7 +159,7 @@ def body(
         "Env": [*env, f"{names.ENV_VISIBLE_DEVICES}={visible}"],
         "User": asked.user,
         "WorkingDir": asked.workdir,
-        "Volumes": {each.destination: {} for each in volumes if ":" not in each.text},
+        "Volumes": {each.destination: {} for each in volumes if not each.bind},
         "ExposedPorts": {port: {} for port in ports},
         "Tty": asked.tty,
         "OpenStdin": asked.interactive,
@@ -167,9 +170,3 @@ def body(
         "Labels": {names.LABEL_KEY: grant.key, names.LABEL_GRANT: grants.encode(grant)},
         "HostConfig": host,
     }
-
-
-def _bind(volume: Volume) -> str:
-    """Return the bind as docker writes it. Its source is the one that was checked."""
-    _, _, rest = volume.text.partition(":")
-    return f"{volume.source or volume.text.partition(':')[0]}:{rest}"

@@ -1,8 +1,8 @@
 """`gpuslice host`: keeps the limits of a Docker host's containers, with or without a terminal.
 
 One per machine. At its start, before Docker's, it books every stored grant and makes its files and
-spec again. Then it runs the arbiter and the measuring, and follows Docker: each event of our
-containers causes a pass of reconciler.py, and so do a new connection and five seconds without one.
+spec again. Then it runs the arbiter and the measuring, and makes a pass of reconciler.py every two
+seconds, which compares the grants with what Docker lists.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import resource
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from gpuslice.docker import containers, install
-from gpuslice.docker.machine import ERRORS, Machine, Places, settings
+from gpuslice.docker import containers, install, serving
+from gpuslice.docker.machine import ERRORS, Machine, MachineError
 from gpuslice.docker.reconciler import Reconciler
 from gpuslice.gpu import bookings
 from gpuslice.gpu.bookings import BookingsError
@@ -35,11 +34,9 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.policy.notices import Notices
 from nri_plugin.supervision import supervised
 from nri_plugin.threads import Worker
-from shim.library import LibraryError
 
 _LOG: Final = logging.getLogger(__name__)
-_PERIOD_S: Final = 5.0
-_RETRY_S: Final = 1.0
+_PERIOD_S: Final = 2.0
 _GRACE_S: Final = 10.0
 _LOOK_S: Final = 20.0
 """Docker's start waits for the driver's first answer for at most this time."""
@@ -57,12 +54,9 @@ def main(arguments: Sequence[str], prog: str) -> int:
     text = "end when no container of `gpuslice run` is left"
     parser.add_argument("--while-used", action="store_true", help=text)
     chosen = parser.parse_args(arguments)
-    if os.geteuid() != 0:
-        sys.stderr.write("gpuslice host: invalid user: must be root, which mounts the grants\n")
-        return 1
     try:
-        machine = Machine(settings(os.environ), Places())
-    except LibraryError as error:
+        machine = Machine(os.environ)
+    except MachineError as error:
         sys.stderr.write(f"gpuslice host: {error}\n")
         return 1
     handler = logging.StreamHandler(sys.stderr)
@@ -82,9 +76,9 @@ class _Host:
         self._reconciler = Reconciler(machine, self._bookings, containers)
         # Bookings, grants and Docker: one thread, which keeps their order.
         self._worker = Worker("reconciler")
-        identity = f"gpuslice host{' --while-used' if while_used else ''} pid={os.getpid()}"
+        identity = f"{serving.HOST}{f' {serving.WHILE_USED}' * while_used} pid={os.getpid()}"
         self._lock = Lock(machine.settings.run_dir, identity)
-        self._leaving, self._woken = False, asyncio.Event()
+        self._leaving = asyncio.Event()
         self._failure = ""
         self._used_s = time.monotonic()
 
@@ -92,24 +86,23 @@ class _Host:
         """Serve until SIGTERM. Return the exit status."""
         if not self._while_used:
             await self._lock.acquire(self._waiting)
-        elif why := self._lock.try_acquire():
-            sys.stderr.write(f"gpuslice host: {why}\n")
+        elif why := self._taken():
+            sys.stderr.write(f"{serving.HOST}: {why}\n")
             return 1
+        else:
+            serving.report_ready()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave)
+            loop.add_signal_handler(number, self._leaving.set)
         await self._pass(first=True)
         _notify("READY=1")
         tasks = [asyncio.create_task(supervised(*each)) for each in self._services()]
-        wake = partial(loop.call_soon_threadsafe, self._woken.set)
-        threading.Thread(target=_follow, args=(wake,), daemon=True).start()
         _LOG.info(Line("serving", while_used=self._while_used))
-        while not self._leaving and not await self._worker.run(self._is_over, None):
+        while not await self._worker.run(self._is_over, None):
             with suppress(TimeoutError):
-                away = self._reconciler.containers is None
-                async with asyncio.timeout(_RETRY_S if away else _PERIOD_S):
-                    await self._woken.wait()
-            self._woken.clear()
+                async with asyncio.timeout(_PERIOD_S):
+                    await self._leaving.wait()
+                break
             await self._pass()
         for task in tasks:
             task.cancel()
@@ -123,6 +116,13 @@ class _Host:
             _LOG.warning(Line("waiting to be the only one", reason=why))
             _notify("READY=1")  # Docker must not wait for this
         self._failure = why
+
+    def _taken(self) -> str | None:
+        try:
+            with self._bookings.locked():  # a `gpuslice run` may look for its holder
+                return self._lock.try_acquire()
+        except BookingsError as error:
+            return str(error)
 
     async def _pass(self, *, first: bool = False) -> None:
         if first or self._reconciler.troubled:
@@ -149,26 +149,12 @@ class _Host:
                 return True
         return False
 
-    def _leave(self) -> None:
-        self._leaving = True
-        self._woken.set()
-
     def _services(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
         chosen, metrics, nvml = self._machine.settings, Metrics(), self._machine.inventory.nvml
         arbiter = ArbiterProcess(chosen.run_dir, chosen.environment, metrics)
         holds = lambda: self._reconciler.holds  # noqa: E731
         measuring = Measuring(chosen.run_dir, holds, nvml, metrics, Notices())
         return (("arbiter", arbiter.run), ("measuring", measuring.run))
-
-
-def _follow(wake: Callable[[], object]) -> None:
-    """Wake the host at each event, and at each connection to Docker, until its loop is closed."""
-    with suppress(RuntimeError):
-        while True:
-            with suppress(*containers.ERRORS):
-                for _ in containers.events():
-                    wake()
-            time.sleep(_RETRY_S)
 
 
 def _notify(state: str) -> None:

@@ -6,9 +6,9 @@ rules are of what Docker has beside them, and their texts name docker's options.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from gpuslice.contract import names
@@ -35,45 +35,38 @@ _FLAGS: Final[Mapping[str, str]] = {
 """Options of docker run that are refused for a reason."""
 _OURS: Final = Destinations((names.CONTAINER_DIR, *names.CONTAINER_PRELOADS))
 _LIMITS: Final = (names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE)
-
-
-class Rule(Enum):
-    """A rule's text. The fields in braces are the caller's."""
-
-    HIDES = (
-        "--volume: invalid value {value}: must not hide or move {path}, on which the limit depends;"
-        " mount it elsewhere"
-    )
-    SHOWS = (
-        "--volume: invalid value {value}: must not show the host's {path}, with which a program"
-        " can remove limits; mount another directory"
-    )
-    REPLACES = (
-        "--volume: invalid value {value}: must not be mounted at {path}, where a program finds its"
-        " GPU and its processes; mount it elsewhere"
-    )
-    REQUESTS = (
-        "--volume: invalid value {value}: must not request a GPU by a mount; --gpu selects GPUs"
-    )
-    SELECTS = "--env: invalid value {value}: must not select GPUs; --gpu selects them"
-    LIMITS = "--env: invalid value {value}: must not set a limit; --memory and --core set it"
-    IPC = (
-        "--ipc: invalid value {value}: must be private, shareable, none or container:NAME, because"
-        " the host's /dev/shm has the grants of its programs; --shm-size gives more /dev/shm"
-    )
-    IMAGE_VOLUME = (
-        "--image: invalid value {value}: its VOLUME {path} must not hide or move {ours}, on which"
-        " the limit depends; build the image without it"
-    )
+_HIDES: Final = "must not hide or move {}, on which the limit depends"
+_HOSTS: Final = {"proc": "/proc", "devtmpfs": "/dev"}
+"""The directories of the host that a volume with such a file system shows."""
+_OPTIONS: Final = (
+    ("container name", "name"),
+    ("invalid port", "publish"),
+    ("external connectivity", "publish"),
+    ("no such container", "ipc"),
+    ("ipc", "ipc"),
+    ("no such container", "network"),
+    ("network", "network"),
+    ("unable to find user", "user"),
+    ("unable to find group", "user"),
+    ("restart policy", "restart"),
+    ("working directory", "workdir"),
+    ("cannot mkdir", "workdir"),
+    ("volume", "volume"),
+    ("mount point", "volume"),
+    ("invalid mode", "volume"),
+)
+"""Texts of Docker's errors, and the options of which they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A value of -v. source: an absolute path of the host with links resolved, else ""."""
+    """A value of -v. source: the host's absolute path that it shows, with links resolved, or "".
+    bind: what Docker gets, "" for an anonymous volume."""
 
     text: str
     destination: str
     source: str = ""
+    bind: str = ""
 
 
 def of_flag(flag: str, allowed: Sequence[str]) -> str:
@@ -85,43 +78,75 @@ def of_flag(flag: str, allowed: Sequence[str]) -> str:
     return f"{flag}: invalid option: must be one of {', '.join(allowed)}"
 
 
-def volume(text: str, resolve: Callable[[str], str]) -> Volume:
-    """Parse a value of -v as docker does. resolve: makes a path absolute, and resolves its
-    links."""
+def of_docker(text: str, asked: argparse.Namespace) -> str:
+    """Return an error of Docker's with the option and its value, if it is of one that is set."""
+    for part, option in _OPTIONS:
+        if part in text.lower() and (value := getattr(asked, option)):
+            shown = value if isinstance(value, str) else ", ".join(value)
+            return f"--{option}: invalid value {shown}: {text}"
+    return text
+
+
+def volume(
+    text: str, resolve: Callable[[str], str], options: Callable[[str], Mapping[str, str]]
+) -> Volume:
+    """Parse a value of -v as docker does. resolve: makes a path absolute, and resolves its links.
+    options: returns those of a named volume, which may mount a directory of the host, too."""
     first, *rest = text.split(":", 2)
     if not rest:
         return Volume(text, first)
-    return Volume(text, rest[0], resolve(first) if first.startswith(("/", ".")) else "")
+    if first.startswith(("/", ".")):
+        return Volume(text, rest[0], resolve(first), ":".join((resolve(first), *rest)))
+    chosen = options(first)
+    source = _HOSTS.get(chosen.get("type", ""), "")
+    if "bind" in chosen.get("o", ""):
+        source = resolve(chosen.get("device", "/"))
+    return Volume(text, rest[0], source, text)
 
 
 def broken(
     volumes: Sequence[Volume], env: Sequence[str], ipc: str, secret: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the texts of the rules that the user's options break. env: lines KEY=VALUE. secret:
-    paths of the host that no container may see, beside /dev and /proc."""
+    """Yield the texts of the rules that the user's options break. env: lines KEY=VALUE. ipc: the
+    mode of the container that is joined, too. secret: paths of the host that no container may see,
+    beside /dev and /proc."""
     hidden = Destinations(("/dev", "/proc", *secret))
     for each in volumes:
-        value, place = each.text, normal(each.destination)
+        place = normal(each.destination)
+        given = f"--volume: invalid value {each.text}"
         if path := _OURS.hidden_by(Mount(place)):
-            yield Rule.HIDES.value.format(value=value, path=path)
+            yield f"{given}: {_HIDES.format(path)}; mount it elsewhere"
         if each.source and (path := hidden.hidden_by(Mount(each.source))):
-            yield Rule.SHOWS.value.format(value=value, path=path)
+            yield (
+                f"{given}: must not show the host's {path}, with which a program can remove limits;"
+                " mount another directory"
+            )
         if nvidia.is_request(f"{place}/"):
-            yield Rule.REQUESTS.value.format(value=value)
+            yield f"{given}: must not request a GPU by a mount; --gpu selects GPUs"
         if place in ("/dev", "/proc") or is_below(place, "/proc") or nvidia.is_node(place, 0):
-            yield Rule.REPLACES.value.format(value=value, path=place)
+            yield (
+                f"{given}: must not be mounted at {place}, where a program finds its GPU and its"
+                " processes; mount it elsewhere"
+            )
     for line in env:
         name = line.partition("=")[0]
         if name == names.ENV_VISIBLE_DEVICES:
-            yield Rule.SELECTS.value.format(value=line)
+            yield f"--env: invalid value {line}: must not select GPUs; --gpu selects them"
         if name.startswith(_LIMITS):
-            yield Rule.LIMITS.value.format(value=line)
+            yield (f"--env: invalid value {line}: must not set a limit; --memory and --core set it")
     if ipc == "host":
-        yield Rule.IPC.value.format(value=ipc)
+        yield (
+            "--ipc: invalid value host: must be private, shareable, none or container:NAME of a"
+            " container that has its own, because the host's /dev/shm has the grants of its"
+            " programs; --shm-size gives more /dev/shm"
+        )
 
 
 def broken_by_image(image: str, volumes: Iterable[str]) -> Iterator[str]:
     """Yield the texts for the paths of an image's VOLUME that lie over ours."""
     for path in volumes:
         if ours := _OURS.hidden_by(Mount(path)):
-            yield Rule.IMAGE_VOLUME.value.format(value=image, path=path, ours=ours)
+            yield (
+                f"--image: invalid value {image}: its VOLUME {path} {_HIDES.format(ours)}; build"
+                " the image without it"
+            )

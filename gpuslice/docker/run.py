@@ -11,64 +11,67 @@ import asyncio
 import errno
 import os
 import secrets
-import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 
 from gpuslice.contract import names
-from gpuslice.contract.grant_file import Policy
-from gpuslice.docker import containers, daemon, install, options, program, refusals
-from gpuslice.docker.attached import Attached, InterruptedBySignal, Signals
+from gpuslice.docker import (
+    attached,
+    containers,
+    daemon,
+    machine,
+    options,
+    program,
+    refusals,
+    serving,
+)
+from gpuslice.docker.attached import Attached
 from gpuslice.docker.grants import Grant
-from gpuslice.docker.machine import ERRORS, Machine, Places, settings
+from gpuslice.docker.machine import Machine, MachineError
 from gpuslice.gpu import bookings
-from nri_plugin.child import importing
+from gpuslice.gpu.bookings import Booking
 from nri_plugin.host.entrypoint import UninspectableError
-from nri_plugin.host.lock import Lock
-from nri_plugin.policy.model import Container, Mount, Share
+from nri_plugin.policy.model import Container, Mount
 from nri_plugin.policy.plan import ContainerPlan
-from shim import gpus, library, limits
+from shim import gpus, limits
 from shim.limits import UsageError
 
-_OURS, _DENIED, _ABSENT, _SIGNAL = 125, 126, 127, 128
+_OURS, _DENIED, _ABSENT = 125, 126, 127
 _OF_ERRNO: Final = {errno.ENOENT: _ABSENT, errno.EACCES: _DENIED}
-_OF_TEXT: Final = {
-    "executable file not found": _ABSENT,
-    "no such file or directory": _ABSENT,
-    "permission denied": _DENIED,
-    "is a directory": _DENIED,
-}
-"""The exit status for the command's error here, and for a text of Docker's. Otherwise 125."""
-_WHOLE_CORE_PERCENT: Final = 100
+"""The exit status for an error of the command. Otherwise 125."""
 _ANSWER_S: Final = 600
 """Maximum wait for Docker. It copies an image's volumes before it answers."""
-_HOST: Final = "gpuslice host"
-_WHILE_USED: Final = "--while-used"
 _ERRORS: Final = (
-    *(UsageError, gpus.GpuError, library.LibraryError, daemon.DaemonError, program.ImageError),
-    *(UninspectableError, tarfile.TarError, ValueError, *containers.ERRORS, *ERRORS),
+    *(UsageError, gpus.GpuError, MachineError, tarfile.TarError),
+    *(*containers.ERRORS, *machine.ERRORS),
 )
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
     """Return the container's exit status; 125, 126 or 127 if it did not run, as docker run."""
     try:
-        return _Run(options.parse(arguments), Signals()).run()
+        asked = options.parse(arguments)
+    except UsageError as error:
+        return _failed(str(error))
+    try:
+        return _Run(asked).run()
+    except (APIError, ValueError) as error:
+        text = str(error.explanation if isinstance(error, APIError) else error)
+        return _failed(refusals.of_docker(text, asked))
+    except UninspectableError as error:
+        return _failed(str(error), _OF_ERRNO.get(error.number or 0, _OURS))
     except _ERRORS as error:
-        text = error.explanation if isinstance(error, APIError) else str(error)
-        say(str(text))
-        if isinstance(error, UninspectableError):
-            return _OF_ERRNO.get(error.number or 0, _OURS)
-        found = [status for each, status in _OF_TEXT.items() if each in str(text).lower()]
-        return found[0] if found and isinstance(error, APIError) else _OURS
-    except InterruptedBySignal as error:
-        return _SIGNAL + error.number
+        return _failed(str(error))
+
+
+def _failed(text: str, status: int = _OURS) -> int:
+    say(text)
+    return status
 
 
 def say(text: str) -> None:
@@ -78,25 +81,23 @@ def say(text: str) -> None:
 class _Run:
     """One container, from the checks of what was asked for to its end."""
 
-    def __init__(self, asked: argparse.Namespace, signals: Signals) -> None:
-        if os.geteuid() != 0:
-            raise UsageError("run --image: invalid user: must be root, which mounts the grant")
+    def __init__(self, asked: argparse.Namespace) -> None:
         if asked.interactive and asked.tty and not (asked.detach or os.isatty(0)):
             raise UsageError("--tty: must not be set: standard input is no terminal")
-        self._asked, self._signals = asked, signals
-        self._machine = Machine(settings(os.environ), Places())
+        self._asked = asked
+        attached.defer_signals()  # the machine starts threads
+        self._machine = Machine(os.environ)
+        attached.take_signals()
         self._bookings = bookings.of_machine(os.environ)
+        self._client = containers.connect(_ANSWER_S)
+        self._way = daemon.find_way(self._client, machine.CDI)
         self._env = [_given(line) for line in asked.env]
-        self._volumes = [refusals.volume(text, os.path.realpath) for text in asked.volume]
-        places, run_dir = self._machine.places, self._machine.settings.run_dir
-        secret = [os.path.realpath(each) for each in (run_dir, places.state, places.cdi)]
-        _raise(refusals.broken(self._volumes, self._env, asked.ipc, secret))
-        try:
-            self._client = containers.connect(_ANSWER_S)
-        except containers.ERRORS as error:
-            where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-            raise daemon.DaemonError(f"Docker does not answer at {where}: {error}") from error
-        self._way = daemon.find_way(self._client, places.cdi)
+        self._volumes = [
+            refusals.volume(text, os.path.realpath, self._volume_options) for text in asked.volume
+        ]
+        places = self._machine.settings.run_dir, machine.STATE, machine.CDI
+        secret = [os.path.realpath(each) for each in places]
+        _raise(refusals.broken(self._volumes, self._env, self._ipc(asked.ipc), secret))
         self._image = daemon.image(self._client, asked.image, say)
         _raise(refusals.broken_by_image(asked.image, self._image.get("Volumes") or ()))
         self._key = secrets.token_hex(6)
@@ -110,25 +111,37 @@ class _Run:
             container = self._create(grant, plan)
             driver = {mount.destination: mount.source for mount in plan.mounts}
             program.check(client, container, driver)
-            attached = None if asked.detach else Attached(client, container, asked)
-            self._signals.interrupt = False
+            connected = None if asked.detach else Attached(client, container, asked)
+            attached.defer_signals()
             client.start(container)
-        if attached is None:
+        if connected is None:
             sys.stdout.write(f"{container}\n")
             return 0
-        with attached.raw_terminal():
-            status = attached.serve(self._signals)
+        with connected.raw_terminal():
+            status = connected.serve()
         if status is None:
             say(f"Docker does not answer; if {self._name} exists: gpuslice rm {self._name}")
             return _OURS
         if asked.rm:
             try:
                 self._free()
-            except ERRORS as error:
-                say(f"{self._name} is not freed until `{_HOST}` does it: {error}")
+            except machine.ERRORS as error:
+                say(f"{self._name} is not freed until `{serving.HOST}` does it: {error}")
         else:
             say(f"{self._name} keeps its part of the GPU until: gpuslice rm {self._name}")
         return status
+
+    def _volume_options(self, name: str) -> Mapping[str, str]:
+        with suppress(NotFound):
+            return self._client.inspect_volume(name)["Options"] or {}
+        return {}
+
+    def _ipc(self, mode: str) -> str:
+        """Return the mode of the container that the mode joins."""
+        while mode.startswith("container:"):
+            joined = self._client.inspect_container(mode.partition(":")[2])
+            mode = joined["HostConfig"]["IpcMode"]
+        return mode
 
     async def _look(self) -> None:
         try:
@@ -138,96 +151,55 @@ class _Run:
 
     def _grant(self) -> tuple[Grant, ContainerPlan]:
         """Book, and make the grant's files and spec."""
-        asked, machine = self._asked, self._machine
+        asked, key, name = self._asked, self._key, self._name
         env = [*(self._image.get("Env") or ()), *self._env]
         variables = dict(line.partition("=")[::2] for line in env)
         parts = limits.parts(asked)
-        shares = [
-            Share(
-                gpu.uuid,
-                gpu.minor,
-                part.memory_bytes,
-                part.core_percent or _WHOLE_CORE_PERCENT,
-                uncapped=not part.core_percent,
-            )
-            for gpu, part in parts.items()
-        ]
-        capabilities = variables.get(names.ENV_DRIVER_CAPABILITIES, "")
-        grant = Grant(self._key, self._name, shares, Policy(asked.core_policy), capabilities)
-        started = bookings.started_ticks(os.getpid()) or 0
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in parts}
+        pid, directory = os.getpid(), str(self._machine.settings.run_dir / key)
+        ticks = bookings.started_ticks(pid) or 0
+        booking = Booking(key, name, [*parts.values()], pid, ticks, "container", directory)
         with self._bookings.locked():
-            containers.claim(self._client)
-            booking = machine.booking(grant, os.getpid(), started)
             self._bookings.book(booking, capacity, containers.keys)
-        granted = limits.granted(asked, parts)
-        grant = replace(
-            grant,
-            context_bytes={gpu.uuid: gpu.context_bytes for gpu in granted},
-            code_bytes=granted[0].code_bytes,
-            managed_free=granted[0].managed_free,
+        grant = Grant(
+            key,
+            name,
+            limits.granted(asked, parts),
+            booking.parts[0].core_percent,
+            variables.get(names.ENV_DRIVER_CAPABILITIES, ""),
         )
         mounts = [Mount(each.destination, each.source) for each in self._volumes]
         lines = [f"{key}={value}" for key, value in variables.items()]
         with self._bookings.locked():
-            plan = machine.plan(grant, Container(self._key, self._name, lines, mounts))
-            machine.make(grant, plan)
+            plan = self._machine.plan(grant, Container(key, name, lines, mounts))
+            self._machine.make(grant, plan)
         return grant, plan
 
     def _create(self, grant: Grant, plan: ContainerPlan) -> str:
         """Create the container, and return its id."""
-        self._require_host()
         asked = self._asked
+        kept = "--detach" if asked.detach else "--restart" if asked.restart != "no" else ""
+        serving.ensure(self._machine.settings.run_dir, self._bookings, kept)
         ours = [f"{key}={value}" for key, value in plan.env if key != names.ENV_VISIBLE_DEVICES]
         body = daemon.body(asked, self._volumes, [*self._env, *ours], grant, self._way)
-        create = self._client.create_container_from_config
-        with self._signals.deferred():
-            created = create(body, self._name)  # type: ignore[no-untyped-call]
+        # Docker completes a request that is broken off.
+        attached.defer_signals()
+        created = self._client.create_container_from_config(body, self._name)  # type: ignore[no-untyped-call]
+        attached.take_signals()
         for warning in created.get("Warnings") or ():
             say(warning)
         return str(created["Id"])
-
-    def _require_host(self) -> None:
-        """Start `gpuslice host` if none runs. It looks for containers with a booking, so this comes
-        after the booking. Raises UsageError where another program keeps the grants, or where the
-        container needs the service."""
-        lock = Lock(self._machine.settings.run_dir, f"{_HOST} is looked for")
-        with self._bookings.locked():  # so that runs do not see each other
-            other = lock.try_acquire()
-            lock.release()
-        if other is not None and _HOST not in other:
-            raise UsageError(f"run --image: must not be set: {other}")
-        serves = other is not None and _WHILE_USED not in other
-        for option, value in (
-            ("--detach", self._asked.detach),
-            ("--restart", self._asked.restart != "no"),
-        ):
-            if value and not serves and not install.UNIT.exists():
-                raise UsageError(
-                    f"{option}: must not be set without the service that keeps limits while no"
-                    f" `gpuslice run` waits: run `{_HOST} install`"
-                )
-        if other is None:
-            # Its own session, so that no signal of our terminal reaches it.
-            subprocess.Popen(
-                (sys.executable, "-m", *_HOST.split(), _WHILE_USED),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=importing(os.environ),
-                start_new_session=True,
-            )
 
     @contextmanager
     def _undone_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._signals.interrupt = False
+            attached.defer_signals()
             try:
                 containers.remove_all(self._key)
             except containers.ERRORS as error:
-                say(f"{self._name} stays until `{_HOST}` removes it: {error}")
+                say(f"{self._name} stays until `{serving.HOST}` removes it: {error}")
             else:
                 self._free()
             raise

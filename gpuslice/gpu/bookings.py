@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from gpuslice.contract import names, quantity
 
@@ -167,26 +167,13 @@ class Bookings:
 
     def _problem(self, directory: int) -> str:
         """Lock the directory. Return "", or why it cannot be used."""
-        status = os.fstat(directory)
-        if (mode := stat.S_IMODE(status.st_mode)) != _MODE:  # or it has just been made
+        if (mode := stat.S_IMODE(os.fstat(directory).st_mode)) != _MODE:  # or it has just been made
             return f"invalid mode {mode:04o}: must be {_MODE:o}, because all users book there"
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return f"locked by {self._holder(status)} for {_POLLS * _POLL_S:.0f} s"
-        with suppress(FileNotFoundError):
-            if os.path.samestat(status, os.stat(self._directory, follow_symlinks=False)):
-                return ""
-        return "removed or replaced meanwhile"
-
-    def _holder(self, status: os.stat_result) -> str:
-        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        with suppress(OSError):
-            for line in (self._proc / "locks").read_text().splitlines():
-                if f" {device}:{status.st_ino} " in line:
-                    pid = line.split()[4]
-                    return f"process {pid} ({(self._proc / pid / 'comm').read_text().strip()})"
-        return "another process"
+            return f"locked by another process for {_POLLS * _POLL_S:.0f} s"
+        return ""
 
     def _read(self) -> Iterator[Booking]:
         def opener(name: str, _: int) -> int:
@@ -214,20 +201,17 @@ def decode(key: str, data: bytes) -> Booking:
     """Return the booking in a file's content. Unknown fields are ignored. Raises ValueError."""
     try:
         content = json.loads(data)
-        parts = tuple(Part(**_values(Part, part)) for part in content["parts"])
-        return Booking(**{**_values(Booking, content), "key": key, "parts": parts})
-    except (LookupError, TypeError, RecursionError) as error:
+        parts = tuple(
+            Part(str(each["uuid"]), int(each["memory_bytes"]), int(each["core_percent"]))
+            for each in content["parts"]
+        )
+        if (kind := content["kind"]) not in get_args(Kind):
+            raise ValueError(f"kind: invalid value {kind!r}")
+        pid, ticks = int(content["pid"]), int(content["started_ticks"])
+        name, directory = str(content["name"]), str(content["directory"])
+        return Booking(key, name, parts, pid, ticks, kind, directory)
+    except (LookupError, TypeError, RecursionError, OverflowError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _values(of: type[Part] | type[Booking], content: Any) -> Mapping[str, Any]:
-    values = {each.name: content[each.name] for each in fields(of)}
-    for each in fields(of):
-        value = values[each.name]
-        kinds = {"int": type(value) is int and value >= 0, "Kind": value in get_args(Kind)}
-        if not kinds.get(str(each.type), type(value) is str or each.name == "parts"):
-            raise ValueError(f"{each.name}: invalid value {value!r}")
-    return values
 
 
 def refusal(booking: Booking, others: Sequence[Booking], capacity: Mapping[str, int]) -> str | None:

@@ -107,18 +107,18 @@ def why_out_of_reach(lookup: Lookup, process: Process, machine: int, forwarded: 
     try:
         place = _place(lookup, process, name)
         for _ in range(_SCRIPTS_MAX):
-            with lookup(place) as file:
-                with file.reading() as read:
-                    found = parse(read)
-                match found:
-                    case Script(interpreter):
-                        name, place = interpreter, _from(process.cwd, interpreter)
-                    case Program() as program:
-                        loader = _loader(lookup, process, program)
-                        why = program_out_of_reach(program, file.name, loader, machine, forwarded)
-                        return f"{name!r} {why}" if why else ""
-                    case None:
-                        return f"{name!r} is neither an ELF program nor a script"
+            # Docker locks a container while a file of it is open.
+            with lookup(place) as file, file.reading() as read:
+                found = parse(read)
+            match found:
+                case Script(interpreter):
+                    name, place = interpreter, _from(process.cwd, interpreter)
+                case Program() as program:
+                    loader = _loader(lookup, process, program)
+                    why = program_out_of_reach(program, file.name, loader, machine, forwarded)
+                    return f"{name!r} {why}" if why else ""
+                case None:
+                    return f"{name!r} is neither an ELF program nor a script"
     except OSError as error:
         problem = error.strerror
         if error.errno == errno.ENOSYS:

@@ -32,7 +32,7 @@ def stuck(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def test_a_stuck_lock_is_an_error_that_names_its_holder(tmp_path: Path) -> None:
+def test_a_stuck_lock_is_an_error(tmp_path: Path) -> None:
     pauses: list[float] = []
     directory = tmp_path / "bookings"
     bookings = Bookings(directory, pause=pauses.append)
@@ -40,8 +40,7 @@ def test_a_stuck_lock_is_an_error_that_names_its_holder(tmp_path: Path) -> None:
         pass
     with stuck(directory), pytest.raises(BookingsError) as raised, bookings.locked():
         pass
-    comm = Path("/proc/self/comm").read_text().strip()
-    assert str(raised.value) == f"{directory}: locked by process {os.getpid()} ({comm}) for 10 s"
+    assert str(raised.value) == f"{directory}: locked by another process for 10 s"
     assert sum(pauses) == pytest.approx(10)
     with bookings.locked():
         pass
@@ -63,9 +62,8 @@ ODD: Mapping[str, object] = {
     "no JSON": "{",
     "no table": "[]",
     "nothing": "{}",
-    "negative": {**GOOD, "parts": [{**GOOD["parts"][0], "memory_bytes": -1}]},
-    "no number": {**GOOD, "parts": [{**GOOD["parts"][0], "core_percent": True}]},
-    "no text": {**GOOD, "name": 1},
+    "no number": {**GOOD, "parts": [{**GOOD["parts"][0], "core_percent": "many"}]},
+    "infinite": json.dumps(GOOD).replace('"memory_bytes": 1', '"memory_bytes": Infinity'),
     "kind": {**GOOD, "kind": ["program"]},
     "deep": "[" * 50_000,
 }
@@ -127,23 +125,6 @@ def test_a_directory_that_not_all_users_may_use_is_refused(tmp_path: Path) -> No
             Bookings(tmp_path / name).locked(),
         ):
             pass
-
-
-def test_a_directory_that_is_replaced_before_it_is_locked(
-    bookings: Bookings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bookings are those of the new directory."""
-    directory, lock = tmp_path / "bookings", fcntl.flock
-
-    def replace_and_lock(descriptor: int, operation: int) -> None:
-        if not (tmp_path / "old").exists():
-            directory.rename(tmp_path / "old")
-        lock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", replace_and_lock)
-    with bookings.locked():
-        bookings.book(booking("x", Part(A, 1, 0)), CAPACITY, silent)
-    assert os.listdir(directory) == ["x"]
 
 
 UNPRIVILEGED = """

@@ -18,12 +18,13 @@ from typing import Any, cast
 import docker
 from docker.types import DeviceRequest
 
-from gpuslice.contract import names
+from gpuslice.contract import grant_file, names
 from gpuslice.docker import grants
 from gpuslice.docker.grants import Grant
-from gpuslice.docker.machine import Machine, Places, settings
+from gpuslice.docker.machine import Machine
 from gpuslice.gpu import bookings
-from nri_plugin.policy.model import Container, Gpu, Share
+from gpuslice.gpu.bookings import Booking, Part
+from nri_plugin.policy.model import Container, Gpu
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -38,14 +39,15 @@ def main(arguments: Sequence[str]) -> None:
 def _steps(
     key: str, memory_bytes: int, core: int, restart: str, image: str, command: Sequence[str]
 ) -> Iterator[str]:
-    machine = Machine(settings(os.environ), Places())
+    machine = Machine(os.environ)
     gpu = asyncio.run(_first(machine))
-    share = Share(gpu.uuid, gpu.minor, memory_bytes, core or 100, uncapped=core == 0)
-    grant, pid = Grant(key, key, (share,)), os.getpid()
+    limited = grant_file.Gpu(gpu.uuid, memory_bytes, core or 100, gpu.minor)
+    grant, pid = Grant(key, key, (limited,), core), os.getpid()
     plan = machine.plan(grant, Container(key, key))
     booked = bookings.of_machine(os.environ)
     with booked.locked():
-        booking = machine.booking(grant, pid, bookings.started_ticks(pid) or 0)
+        parts, ticks = [Part(gpu.uuid, memory_bytes, core)], bookings.started_ticks(pid) or 0
+        booking = Booking(key, key, parts, pid, ticks, "container", f"/run/gpuslice/{key}")
         booked.book(booking, {gpu.uuid: gpu.most_bytes}, lambda: None)
         yield "booked"
         machine.make(grant, plan)

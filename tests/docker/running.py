@@ -38,10 +38,12 @@ class Runs:
     client: docker.DockerClient
     directory: Path
     started: list[Inside] = field(default_factory=list)
+    environ: dict[str, str] = field(default_factory=dict)
+    """Further variables of the commands."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return {**self.machine.environment, names.ENV_BOOKINGS: names.BOOKINGS_DIR}
+        return {**self.machine.environment, names.ENV_BOOKINGS: names.BOOKINGS_DIR, **self.environ}
 
     def words(self, *words: str, image: str = IMAGE, limit: Sequence[str] = SMALL) -> list[str]:
         """Return the command line of `gpuslice run` on the machine."""

@@ -21,7 +21,6 @@ from .grants import (
     VARIABLE,
     Grant,
     Result,
-    by_cdi,
     by_runtime,
     create,
     execute,
@@ -112,19 +111,6 @@ def test_an_image_of_the_container_is_harmless(grant: Grant) -> None:
 def test_a_grants_way_by_the_runtime_of_a_daemon_with_cdi(grant: Grant) -> None:
     ran = run(create(grant.machine, ["nvidia-smi", "-L"], **by_runtime(grant.device)))
     assert grant.machine.gpus[0].uuid in ran.out and ran.errors == LIMITED
-
-
-@pytest.mark.parametrize("visible", ["void", "all"])
-def test_the_default_runtime_nvidia_adds_no_gpu(grant: Grant, visible: str) -> None:
-    machine = grant.machine
-    environ = {names.ENV_VISIBLE_DEVICES: visible}
-    machine.restart_dockerd("--default-runtime=nvidia")
-    without = run(create(machine, ["sh", "-c", "ls /dev/nvidia*"], environment=environ))
-    assert (without.code == 0) == (visible == "all"), "without a grant, as NVIDIA's runtime does"
-    if machine.release.cdi:
-        listing = ["sh", "-c", "ls -d /dev/nvidia[0-9]"]
-        ran = run(create(machine, listing, environment=environ, **by_cdi(grant.device)))
-        assert ran.out.split() == ["/dev/nvidia0"]
 
 
 @pytest.mark.parametrize(

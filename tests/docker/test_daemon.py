@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import Gpu
 from gpuslice.docker import daemon, grants, options, refusals
-from gpuslice.docker.daemon import DaemonError, Way
+from gpuslice.docker.daemon import Way
 from gpuslice.docker.grants import Grant
-from nri_plugin.policy.model import Share
+from gpuslice.docker.machine import MachineError
 
 _CDI = Path("/var/run/cdi")
 _CONFIG = Path("/etc/nvidia-container-runtime/config.toml")
@@ -72,13 +73,13 @@ def test_the_way_of_a_daemon(
 def test_a_daemon_without_a_way_is_refused_with_what_to_change(
     info: Mapping[str, Any], config: Mapping[str, Any], text: str
 ) -> None:
-    with pytest.raises(DaemonError) as refused:
+    with pytest.raises(MachineError) as refused:
         _way(info, "1.41", config)
     assert text in str(refused.value)
 
 
 def test_a_daemon_with_neither_way_is_told_both() -> None:
-    with pytest.raises(DaemonError) as refused:
+    with pytest.raises(MachineError) as refused:
         _way({"OSType": "linux"}, "1.41")
     for text in ("update Docker to 28.2", "nvidia-ctk runtime configure --runtime=docker"):
         assert text in str(refused.value)
@@ -86,8 +87,8 @@ def test_a_daemon_with_neither_way_is_told_both() -> None:
 
 def _body(words: str, way: Way = Way.CDI) -> Mapping[str, Any]:
     asked = options.parse(["--memory", "1GiB", "--image", "debian", *words.split()])
-    volumes = [refusals.volume(text, os.path.abspath) for text in asked.volume]
-    grant = Grant("k1", "web", (Share("GPU-1", 0, 1 << 30, 100, uncapped=True),))
+    volumes = [refusals.volume(each, os.path.abspath, lambda _: {}) for each in asked.volume]
+    grant = Grant("k1", "web", [Gpu("GPU-1", 1 << 30, 100, 0, context_bytes=5)])
     return daemon.body(asked, volumes, ["A=1"], grant, way)
 
 
@@ -109,7 +110,15 @@ def test_the_grant_is_a_variable_for_nvidias_runtime() -> None:
 def test_the_labels_are_enough_to_make_the_grant_again() -> None:
     labels = _body("")["Labels"]
     assert labels[names.LABEL_KEY] == "k1"
-    assert grants.decode("k1", labels[names.LABEL_GRANT]).shares[0].memory_bytes == 1 << 30
+    again = grants.decode("k1", labels[names.LABEL_GRANT])
+    assert again == Grant("k1", "web", [Gpu("GPU-1", 1 << 30, 100, 0, context_bytes=5)])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"v":2}', '{"v":1,"gpus":[]}', '{"v":1,"gpus":1}']
+)
+def test_an_unreadable_grant(text: str) -> None:
+    assert grants.decode("k1", text) is None
 
 
 def test_options_are_as_docker_sends_them() -> None:
@@ -131,7 +140,8 @@ def test_options_are_as_docker_sends_them() -> None:
 @pytest.mark.parametrize(
     ("words", "policy"),
     [
-        ("", {"Name": "no", "MaximumRetryCount": 0}),
+        ("", {"Name": "no"}),
+        ("--restart on-failure:x", {"Name": "on-failure:x"}),
         ("--restart on-failure:3", {"Name": "on-failure", "MaximumRetryCount": 3}),
     ],
 )

@@ -24,7 +24,7 @@ from tests.docker.grants import BUILD_S
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_S)]
 
 _GIB: Final = 1 << 30
-_PERIOD_S: Final = 5.0
+_PERIOD_S: Final = 2.0
 """The host makes a pass at least this often."""
 _READY_S: Final = 60.0
 _SETTLED_S: Final = 10.0
@@ -45,10 +45,11 @@ class Host:
     started: list[Inside] = field(default_factory=list)
 
     def start(self, *arguments: str) -> Inside:
-        before = self.text.count("msg=serving")
+        serves = "msg=serving" if not arguments else "gpuslice host serves"
+        before = self.text.count(serves)
         with self.log.open("a") as log:
             process = self.python(log, "-m", "gpuslice", "host", *arguments)
-        wait(lambda: self.text.count("msg=serving") > before or not process.running, self.log)
+        wait(lambda: self.text.count(serves) > before or not process.running, self.log)
         return process
 
     def make(
@@ -288,5 +289,8 @@ def test_rm_names_what_exists(host: Host) -> None:
     assert done.stderr == (
         "gpuslice rm: invalid value 'wbe': must be a container of gpuslice run (web)\n"
     )
+    host.machine.client.containers.get("web").rename("other")
+    assert "(other)" in host.rm("wbe").stderr
     assert host.rm("web").stdout == "web\n"
-    host.settles("web", "absent")
+    wait(lambda: not host.files("web"), host.log)
+    assert host.state("other") == "absent"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -12,6 +12,7 @@ from gpuslice.docker import options, refusals
 from shim.limits import UsageError
 
 _GIVEN = ["--memory", "1GiB", "--image", "debian"]
+NO_OPTIONS: Callable[[str], Mapping[str, str]] = lambda _: {}  # noqa: E731
 _SECRET = ("/run/gpuslice", "/var/lib/gpuslice")
 
 
@@ -61,8 +62,6 @@ def test_an_image_before_the_command_asks_for_a_container(words: str, is_ours: b
         ("--tmpfs /.gpuslice", ["--tmpfs: must not be set", "mount a volume by -v"]),
         ("--cpus 2", ["--cpus: invalid option: must be one of", "--memory, ", "--restart"]),
         ("nvidia-smi", ["nvidia-smi: invalid argument: the container's command must follow --"]),
-        ("--restart often", ["--restart: invalid value 'often': must be no, always, "]),
-        ("--rm --restart always", ["--restart: invalid value always: must be no with --rm"]),
         ("--shm-size big", ["--shm-size: invalid value 'big': must be a size"]),
         ("--name", ["--name: expected one argument"]),
     ],
@@ -108,7 +107,7 @@ _SHOWS = "must not show the host's"
     ],
 )
 def test_a_volume_is_refused_with_the_reason(volume: str, text: str) -> None:
-    asked = refusals.volume(volume, os.path.normpath)
+    asked = refusals.volume(volume, os.path.normpath, NO_OPTIONS)
     said = [*refusals.broken([asked], (), "", _SECRET)]
     assert any(text in each for each in said), said
     assert all(each.startswith(f"--volume: invalid value {volume}: ") for each in said)
@@ -119,13 +118,57 @@ def test_a_volume_is_refused_with_the_reason(volume: str, text: str) -> None:
     ["/x:/data", "x:/etcetera", ".:/work:ro", "/cache", "shm:/dev/shm", "/lib:/run", "/y:/etc/x"],
 )
 def test_other_volumes_are_allowed(volume: str) -> None:
-    asked = refusals.volume(volume, lambda path: os.path.normpath(f"/home/{path}"))
+    asked = refusals.volume(volume, lambda path: os.path.normpath(f"/home/{path}"), NO_OPTIONS)
     assert [*refusals.broken([asked], ["A=1"], "shareable", _SECRET)] == []
 
 
 def test_a_volume_of_the_host_is_judged_by_where_its_links_lead() -> None:
-    asked = refusals.volume("/srv/link:/x", lambda path: "/run" if path == "/srv/link" else path)
+    to_run = lambda path: "/run" if path == "/srv/link" else path  # noqa: E731
+    asked = refusals.volume("/srv/link:/x", to_run, NO_OPTIONS)
     assert _SHOWS in next(refusals.broken([asked], (), "", _SECRET))
+    assert asked.bind == "/run:/x"
+
+
+@pytest.mark.parametrize(
+    ("made_with", "shown"),
+    [
+        ({"type": "none", "o": "bind", "device": "/dev"}, "/dev"),
+        ({"type": "none", "o": "ro,rbind", "device": "/proc/1/root"}, "/proc"),
+        ({"type": "proc", "device": "proc"}, "/proc"),
+        ({"type": "devtmpfs", "device": "none"}, "/dev"),
+        ({"type": "none", "o": "bind", "device": "/srv"}, ""),
+        ({"type": "ext4", "device": "/dev/sdb1"}, ""),
+    ],
+)
+def test_a_named_volume_is_judged_by_what_it_mounts(
+    made_with: Mapping[str, str], shown: str
+) -> None:
+    asked = refusals.volume("data:/x", os.path.normpath, lambda _: made_with)
+    said = [*refusals.broken([asked], (), "", _SECRET)]
+    assert [f"{_SHOWS} {shown}," in each for each in said] == [True] * bool(shown)
+    assert asked.bind == "data:/x"
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "shown"),
+    [
+        (
+            "--name web",
+            'The container name "/web" is already in use',
+            "--name: invalid value web: ",
+        ),
+        (
+            "-p 80:80 -p 81:81",
+            "driver failed programming external connectivity on endpoint x: port is allocated",
+            "--publish: invalid value 80:80, 81:81: ",
+        ),
+        ("--network own", "network own not found", "--network: invalid value own: "),
+        ("--name web", "no space left on device", ""),
+        ("", "network own not found", ""),
+    ],
+)
+def test_an_error_of_docker_names_the_option(words: str, text: str, shown: str) -> None:
+    assert refusals.of_docker(text, options.parse([*_GIVEN, *words.split()])) == shown + text
 
 
 @pytest.mark.parametrize(

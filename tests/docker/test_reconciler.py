@@ -7,92 +7,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from gpuslice.docker.containers import Container
 from gpuslice.docker.grants import Grant, decode, device_name, encode
 from gpuslice.docker.machine import Machine
 from gpuslice.docker.reconciler import Reconciler
-from gpuslice.docker.recovery import Container
 from gpuslice.gpu.bookings import Booking, Bookings, FullError, Part, started_ticks
-from tests.docker.test_recovery import FAILED, GPU, RUN_DIR, RUNNING, grant
-
-
-@dataclass
-class _Files:
-    """Stands for Machine, with sets of keys instead of files. A reboot keeps the texts only."""
-
-    texts: dict[str, Grant] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
-    specs: set[str] = field(default_factory=set)
-    notes: dict[str, str] = field(default_factory=dict)
-    inventory: Any = field(default_factory=lambda: SimpleNamespace(gpus=[GPU], problem=None))
-    settings: Any = field(default_factory=lambda: SimpleNamespace(run_dir=Path(RUN_DIR)))
-
-    def booking(self, made: Grant, pid: int, started: int) -> Booking:
-        return Machine.booking(cast(Machine, self), made, pid, started)
-
-    def stored(self) -> dict[str, Grant]:
-        return dict(self.texts)
-
-    def has_files(self, key: str) -> bool:
-        return key in self.files
-
-    def has_spec(self, key: str) -> bool:
-        return key in self.specs and key in self.texts
-
-    def remake(self, made: Grant) -> None:
-        self.texts[made.key] = made
-        self.files.add(made.key)
-        self.specs.add(made.key)
-
-    def withdraw(self, key: str) -> None:
-        self.specs.discard(key)
-
-    def remove(self, key: str) -> None:
-        self.withdraw(key)
-        self.files.discard(key)
-        self.texts.pop(key, None)
-        self.notes.pop(key, None)
-
-    def note(self, key: str, _: str, problem: str) -> None:
-        self.notes[key] = problem
-
-
-@dataclass
-class _Docker:
-    """Stands for Docker. up: it answers. A start needs the files and the spec."""
-
-    made: _Files
-    up: bool = True
-    known: dict[str, Container] = field(default_factory=dict)
-
-    def listed(self) -> Sequence[Container]:
-        if not self.up:
-            raise ConnectionRefusedError
-        return [*self.known.values()]
-
-    def start(self, key: str) -> None:
-        if key not in self.made.specs or key not in self.made.files:
-            error = f"unresolvable CDI devices {device_name(key)}"
-            self.known[key] = replace(self.known[key], status="exited", error=error)
-            raise OSError(error)
-        self.known[key] = replace(self.known[key], status="running", error="")
-
-    def remove(self, key: str, *, volumes: bool) -> None:
-        self.known.pop(key, None)
-
-
-def _hosted(directory: Path) -> tuple[_Files, _Docker, Bookings, Reconciler]:
-    files, bookings = _Files(), Bookings(directory / "bookings")
-    docker = _Docker(files)
-    return files, docker, bookings, Reconciler(cast(Machine, files), bookings, cast(Any, docker))
+from tests.docker.faking import FAILED, GPU, RUNNING, Docker, Files, grant, hosted
 
 
 def _program(memory_bytes: int) -> Booking:
@@ -102,7 +30,7 @@ def _program(memory_bytes: int) -> Booking:
 
 def test_a_grant_that_no_longer_fits_is_not_made_until_it_does(tmp_path: Path) -> None:
     """Also if its files and its spec are there, because Docker could then start the container."""
-    files, docker, bookings, host = _hosted(tmp_path)
+    files, docker, bookings, host = hosted(tmp_path)
     files.remake(grant())
     docker.known["web"] = replace(FAILED, id="web")
     with bookings.locked():
@@ -118,7 +46,7 @@ def test_a_grant_that_no_longer_fits_is_not_made_until_it_does(tmp_path: Path) -
 
 
 def test_a_grant_whose_gpu_is_gone_is_not_made(tmp_path: Path) -> None:
-    files, docker, _, host = _hosted(tmp_path)
+    files, docker, _, host = hosted(tmp_path)
     files.remake(grant())
     files.inventory.gpus = []
     docker.known["web"] = replace(FAILED, id="web")
@@ -127,7 +55,7 @@ def test_a_grant_whose_gpu_is_gone_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_lost_text_is_made_again_from_the_label(tmp_path: Path) -> None:
-    files, docker, _, host = _hosted(tmp_path)
+    files, docker, _, host = hosted(tmp_path)
     docker.known["web"] = replace(FAILED, id="web")
     host.reconcile()
     assert files.texts == {"web": decode("web", encode(grant()))} and docker.known["web"].running
@@ -135,7 +63,7 @@ def test_a_lost_text_is_made_again_from_the_label(tmp_path: Path) -> None:
 
 def test_a_container_removed_during_a_pass_is_not_made_again(tmp_path: Path) -> None:
     """Docker listed it, and `gpuslice rm` removed it before the pass changed anything."""
-    files, docker, bookings, host = _hosted(tmp_path)
+    files, docker, bookings, host = hosted(tmp_path)
     docker.known["web"] = replace(RUNNING, id="web")
     host.reconcile()
     files.remake(grant())
@@ -155,7 +83,7 @@ def test_a_container_removed_during_a_pass_is_not_made_again(tmp_path: Path) -> 
 
 
 def test_the_error_of_one_container_stops_no_other(tmp_path: Path) -> None:
-    files, docker, _, host = _hosted(tmp_path)
+    files, docker, _, host = hosted(tmp_path)
     for key in ("a", "b"):
         docker.known[key] = replace(FAILED, id=key, key=key, grant=encode(grant(key, 20)))
         docker.known[key] = replace(docker.known[key], error=device_name(key))
@@ -179,8 +107,8 @@ class Orders(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp())
-        self.files, self.numbers = _Files(), itertools.count()
-        self.docker = _Docker(self.files)
+        self.files, self.numbers = Files(), itertools.count()
+        self.docker = Docker(self.files)
         self.wanted: set[str] = set()
         """The containers that Docker tries to start when it starts."""
         self.runs: dict[str, str] = {}
@@ -204,8 +132,9 @@ class Orders(RuleBasedStateMachine):
 
     @rule(memory=st.sampled_from((30, 60)), core=st.sampled_from((0, 50, 60)))
     def book(self, memory: int, core: int) -> None:
-        made = grant(f"c{next(self.numbers)}", memory, core)
-        if self._book(self.files.booking(made, os.getpid(), started_ticks(os.getpid()) or 0)):
+        made, pid = grant(f"c{next(self.numbers)}", memory, core), os.getpid()
+        parts, ticks = [Part(GPU.uuid, memory, core)], started_ticks(pid) or 0
+        if self._book(Booking(made.key, made.key, parts, pid, ticks, "container", "")):
             self.files.texts[made.key] = made
             self.runs[made.key] = "booked"
 
@@ -213,11 +142,13 @@ class Orders(RuleBasedStateMachine):
     @rule(data=st.data(), restarts=st.booleans())
     def step(self, data: st.DataObject, restarts: bool) -> None:
         key = data.draw(st.sampled_from(sorted(self.runs)))
+        made = self.files.texts[key]
+        assert made is not None
         if self.runs[key] == "booked":
-            self.files.remake(self.files.texts[key])
+            self.files.remake(made)
             self.runs[key] = "made"
         elif self.docker.up and self.runs[key] == "made":
-            text = encode(self.files.texts[key])
+            text = encode(made)
             self.docker.known[key] = Container(key, key, key, text, "created", restarts)
             self.runs[key] = "created"
         elif self.docker.up and self.runs[key] == "created" and key in self.docker.known:

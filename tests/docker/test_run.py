@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from docker.errors import APIError
 
 from gpuslice.contract import names
 from lab.node.namespace import children, environment
@@ -23,7 +23,7 @@ from simgpu import load_output
 from tests.docker.grants import BUILD_S
 from tests.docker.running import SMALL, Runs
 from tests.docker.running import runs as runs
-from tests.support import measured
+from tests.support import ROOT, measured
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(BUILD_S)]
 
@@ -98,16 +98,23 @@ def test_a_container_that_stays_keeps_its_part_until_it_is_removed(runs: Runs) -
     runs.client.containers.get("web").start()
     again = runs.client.containers.get("web").wait()
     assert again["StatusCode"] == 0
-    assert runs.gpuslice("rm", "web").returncode == 0
-    assert runs.files() == []
+    runs.client.containers.get("web").rename("other")
+    assert " other (exited) " in runs.gpuslice("ps").stdout
+    (shown,) = json.loads(runs.gpuslice("ps", "-o", "json").stdout)
+    assert (shown["name"], shown["state"]) == ("other", "exited")
+    assert runs.gpuslice("rm", "web").stdout == "web\n"
+    assert runs.files() == [] and runs.containers() == []
 
 
-def test_docker_refuses_to_start_a_container_without_its_spec(runs: Runs) -> None:
-    runs.run("--name", "web", "--", "nvidia-smi")
-    runs.kill_host()
-    runs.machine.run(["sh", "-c", "rm /var/run/cdi/gpuslice.io-grant-*"])
-    with pytest.raises(APIError, match="unresolvable CDI devices"):
-        runs.client.containers.get("web").start()
+def test_a_host_that_fails_is_reported(runs: Runs, tmp_path: Path) -> None:
+    """Nothing runs without a host."""
+    fails = 'import sys\nif "host" in sys.orig_argv: sys.exit("no host today")\n'
+    (tmp_path / "sitecustomize.py").write_text(fails)
+    runs.environ["PYTHONPATH"] = f"{tmp_path}:{ROOT}"
+    error = runs.refused("--", "true")
+    assert error.startswith("gpuslice: the limit cannot be kept: ") and error.count("\n") == 1
+    assert "no host today" in error
+    assert runs.containers() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
@@ -195,17 +202,3 @@ def test_options_reach_docker(runs: Runs, tmp_path: Path) -> None:
     done = runs.run(*words.split(), "--rm", "--entrypoint", "sh", "--", "-c", script)
     assert done.stdout.split()[:4] == ["1000", "/tmp", "1", "content"]
     assert " 32 " in done.stdout
-
-
-def test_the_legacy_mode_of_nvidias_runtime_is_refused(runs: Runs) -> None:
-    file = runs.machine.namespace.outside(Path("/etc/nvidia-container-runtime/config.toml"))
-    before = file.read_text()
-    file.write_text(before.replace('"cdi"', '"legacy"'))
-    try:
-        if runs.machine.release.name == "20.10":
-            error = runs.refused("--", "true")
-            assert "mode: invalid value 'legacy': must be 'cdi'" in error
-        else:
-            runs.run("--rm", "--", "true")
-    finally:
-        file.write_text(before)
