@@ -17,6 +17,7 @@ BENCHES = {
     "core": "shares of the GPU's time on the simulated GPU, and what a launch costs",
     "node": "1,000 containers on a real containerd; the agent's memory and time with 50 (root)",
     "nri": "what the node agent adds to a container's creation, beside plugins in Go (root)",
+    "queues": "1,000 pods in 20 queues: Kueue with gpuslice, and with stock kube-scheduler",
     "scheduler": "kube-scheduler with and without the extender; the extender's verbs and memory",
     "shim": "driver calls and program starts under the library, beside the same without it",
     "top": "the first frame of `gpuslice top` at 1,000 nodes with 8 GPUs and 2,000 pods",

@@ -93,7 +93,7 @@ class Events:
 
     async def problems(self, problems: Iterable[Problem]) -> None:
         """Write an Event for each problem. problems: all current ones."""
-        await self._write_due(map(_about_problem, problems))
+        await self.write(map(_about_problem, problems))
 
     async def notices(self, pods: Iterable[Pending]) -> None:
         """Write the notices of accepted requests, for the pods' authors, and those that wait."""
@@ -102,22 +102,15 @@ class Events:
             self._notices.extend((POD_NOTICE, about, text) for text in pod.notices)
         waiting = list(self._notices)
         self._notices.clear()
-        self._notices.extend(await self._write_due(waiting))
-
-    async def about_pods(self, events: Iterable[tuple[str, str, str, str, str]]) -> None:
-        """Write an Event for each reason, namespace, name and UID of a pod, and text."""
-        await self._write_due(
-            (reason, ("v1", "Pod", namespace, name, uid), text)
-            for reason, namespace, name, uid, text in events
-        )
+        self._notices.extend(await self.write(waiting))
 
     async def second_installation(self, status: str) -> None:
         """Report that this pod's kube-scheduler works while that of another pod holds the Lease."""
         name = names.LEASE_KUBE_SCHEDULER
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, name, "")
-        await self._write_due([(SECOND_INSTALLATION, lease, status)])
+        await self.write([(SECOND_INSTALLATION, lease, status)])
 
-    async def _write_due(self, events: Iterable[_About]) -> Sequence[_About]:
+    async def write(self, events: Iterable[_About]) -> Sequence[_About]:
         """Write the Events that are due. Return those that the token bucket delays."""
         now_s, written_at_s = self._clock(), self._written_at_s
         for each in [each for each, at_s in written_at_s.items() if now_s - at_s >= _KEPT_S]:

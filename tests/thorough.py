@@ -62,6 +62,7 @@ THOROUGH: Final = {
     ),
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": "as with fewer processes",
     "tests/queues/test_judged.py::*": _KUEUE,
+    "tests/queues/test_kills.py::*": _KUEUE,
     "tests/queues/test_served.py::*": _KUEUE,
     "tests/traces/test_record.py::*": "records again what test_replay.py replays",
     "tests/lab/test_cluster.py::test_clearing_ends_*": _KILLS,

@@ -86,6 +86,7 @@ def _keys(dialect: Dialect) -> dict[str, object]:
     }
     return {
         **lists,
+        "counted": [" ".join(each) for each in dialect.counted],
         "containerAnnotation": {"prefix": prefix, "suffixes": list(suffixes)},
         "deprecatedResources": [old for old, new in renamed if new in dialect.resources],
     }

@@ -23,6 +23,8 @@ from scheduler import cache
 from scheduler.decisions.simulate import SimulationError, fleet, nearest, simulate
 from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.requests import pod_path
+from scheduler.queues import figures
+from scheduler.queues.tree import QUEUES
 from scheduler.simulate_command import KINDS
 
 _DESCRIPTION: Final = """\
@@ -42,7 +44,7 @@ _FAILED_CREATE: Final = "FailedCreate"
 def main(arguments: Sequence[str], prog: str) -> int:
     about = "the pod's (default: the context's, or default)"
     parser = connecting.parser(prog, "explain", _DESCRIPTION, about)
-    parser.add_argument("pod", metavar="POD", help="a pod, or its workload")
+    parser.add_argument("pod", metavar="POD", help="a pod, its workload, or a Job that waits")
     return connecting.run(_run, parser.parse_args(arguments), failed=2)
 
 
@@ -55,7 +57,7 @@ def _run(chosen: argparse.Namespace, access: Access) -> int:
 async def _read(chosen: argparse.Namespace, access: Access) -> Facts:
     namespace = chosen.namespace or access.namespace or "default"
     async with connecting.connect(chosen, access) as kube:
-        return await read(kube, namespace, chosen.pod, time.time())
+        return await read(kube, namespace, chosen.pod.removeprefix("job/"), time.time())
 
 
 async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
@@ -67,6 +69,8 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
     except KubeError as error:
         if error.status != NOT_FOUND:
             raise
+    job = await _suspended(kube, namespace, name) if pod is None else None
+    pod = pod or job
     about = f"regarding.kind=Pod,regarding.name={name}" if pod else f"reason={_FAILED_CREATE}"
     path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
     events = await _list(kube, path, missing, about) or ()
@@ -90,8 +94,9 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
         _latest_first(events, str(at(pod, "metadata").get("uid", ""))),
         gpus=await _gpus(kube, pod, listed, missing),
         unready={each.name: each.not_ready for each in leases if each.not_ready},
-        place=await _place(kube, pod, listed[cache.DEVICES] or (), missing),
+        place=await _place(kube, pod, missing),
         missing=missing,
+        kind="job" if job else "pod",
     )
     # Without Leases, every agent counts as ready. Without the others, no placement is known.
     if any(items is None for path, items in listed.items() if path != cache.LEASES):
@@ -126,18 +131,31 @@ async def _gpus(
     return [gpu for node in nodes for gpu in node.gpus]
 
 
-async def _place(
-    kube: Kube, pod: Json, devices: Sequence[Json], missing: list[str]
-) -> queue_state.Place:
+async def _suspended(kube: Kube, namespace: str, name: str) -> Json | None:
+    """Return a Job that waits in a queue as a pod at Kueue's gate, for it has no pods yet."""
+    try:
+        job = await kube.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
+    except KubeError as error:
+        if error.status not in (NOT_FOUND, FORBIDDEN):
+            raise
+        return None
+    metadata, template = at(job, "metadata"), at(at(job, "spec"), "template")
+    labels = {**texts(at(template, "metadata"), "labels"), **texts(metadata, "labels")}
+    if not at(job, "spec").get("suspend") or names.LABEL_KUEUE_QUEUE not in labels:
+        return None
+    written = {"annotations": at(at(template, "metadata"), "annotations"), "labels": labels}
+    gated = {**at(template, "spec"), "schedulingGates": [{"name": figures.GATE}]}
+    return {"metadata": {**metadata, **written}, "spec": gated}
+
+
+async def _place(kube: Kube, pod: Json, missing: list[str]) -> queue_state.Place:
     """Return the pod's place in its queue; an empty one without a right."""
-    paths = (queue_state.QUEUES, queue_state.WORKLOADS, queue_state.LOCAL_QUEUES)
     is_queued = names.LABEL_KUEUE_QUEUE in at(at(pod, "metadata"), "labels")
-    found = [await _list(kube, path, missing) if is_queued else () for path in paths]
-    if None in found:
+    paths = (QUEUES, queue_state.WORKLOADS, queue_state.LOCAL_QUEUES)
+    queues, works, local = [await _list(kube, e, missing) if is_queued else () for e in paths]
+    if queues is None or works is None or local is None:
         return queue_state.Place()
-    queues, works, local = (each or () for each in found)
-    state = queue_state.read(queues, works, local, queue_state.healthy(devices))
-    return queue_state.place(state, pod)
+    return queue_state.place(queues, works, local, pod)
 
 
 async def _list(

@@ -52,6 +52,7 @@ class Facts:
     """If there is no pod of this name: when those were created whose names begin with it."""
     unready: Mapping[str, str] = field(default_factory=dict)
     place: Place = field(default_factory=Place)
+    kind: str = "pod"
     missing: Sequence[str] = ()
 
     @property
@@ -82,7 +83,7 @@ def explain(facts: Facts) -> Sequence[str]:
     elif not facts.events and facts.pod is not None:
         extra = [f"no Events: computed from the current state ({_EVENTS_KEPT})"]
     do = found.do.format(pod=facts.name, namespace=facts.namespace, node=node)
-    lines = [f"pod {facts.namespace}/{facts.name}: {found.headline}", *found.lines]
+    lines = [f"{facts.kind} {facts.namespace}/{facts.name}: {found.headline}", *found.lines]
     lines = lines[: MAX_LINES - 1 - len(extra)] + extra
     return [_cut(lines[0]), *(f"  {_cut(each)}" for each in lines[1:]), f"  do: {do}"]
 

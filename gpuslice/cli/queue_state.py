@@ -1,25 +1,18 @@
-"""What the cluster's queues have and want, and what a pod of a queue waits for. Pure.
-
-Kueue decides. The figures are computed from KAI's Queues, Kueue's Workloads and its LocalQueues by
-the scheduler's functions, in thousandths of a GPU.
-"""
+"""What a pod of a queue waits for. Pure. The figures are the scheduler's, in the Queues' status."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from gpuslice.cli import cluster
 from gpuslice.contract import names
 from gpuslice.kube.fields import Json, at, objects
-from scheduler.queues import kueue, status, tree
+from scheduler.queues import figures, kueue, status
 
-QUEUES: Final = f"/apis/{tree.API_VERSION}/{tree.PLURAL}"
-WORKLOADS: Final = f"/apis/{kueue.API_VERSION}/workloads"
-LOCAL_QUEUES: Final = f"/apis/{kueue.API_VERSION}/{kueue.PLURALS['LocalQueue']}"
+WORKLOADS: Final = f"{kueue.API}/workloads"
+LOCAL_QUEUES: Final = f"{kueue.API}/{kueue.PLURALS['LocalQueue']}"
 
 
 class Held(StrEnum):
@@ -27,8 +20,7 @@ class Held(StrEnum):
 
     QUOTA = "waits for quota"
     UNSERVED = "waits in a queue that cannot run it"
-    STOPPED = "waits in a queue that is not served now"
-    NO_LOCAL_QUEUE = "waits for its LocalQueue"
+    STOPPED = "waits in a queue that is not served"
     FOREIGN = "waits in a queue of Kueue"
     ADMITTED = "waits for a GPU, and holds quota"
 
@@ -44,108 +36,11 @@ class Place(NamedTuple):
         return self.held not in (None, Held.ADMITTED)
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """problems: why queues are not served, by name. waiting: Workloads, in Kueue's order."""
-
-    tree: tree.Tree
-    shared: Mapping[str, kueue.Share]
-    uses: Mapping[str, status.Use]
-    local: status.Locals
-    capacity: int
-    problems: Mapping[str, str]
-    waiting: Sequence[tuple[status.Work, Json]]
-
-
-def read(queues: Sequence[Json], works: Sequence[Json], local: Iterable[Json], gpus: int) -> State:
-    """Return the state of these Queues, Workloads and LocalQueues."""
-    built, named = tree.build(queues, kueue.ROOT), locals_of(local)
-    counted = [(work, raw) for raw in sorted(works, key=_order) if (work := status.work(raw))]
-    problems = {
-        str(at(raw, "metadata").get("name")): str(each.get("message"))
-        for raw in queues
-        for each in objects(at(raw, "status"), "conditions")
-        if each.get("type") == status.READY and each.get("status") == "False"
-    }
-    return State(
-        built,
-        kueue.shares(built, gpus * tree.MILLI),
-        status.uses(built, [work for work, _ in counted], (), named, 0.0),
-        named,
-        gpus * tree.MILLI,
-        problems | {name: fault.message for name, fault in built.faults.items()},
-        [(work, raw) for work, raw in counted if not work.is_admitted],
-    )
-
-
-def _order(raw: Json) -> tuple[int, str]:
-    priority = at(raw, "spec").get("priority")
-    created = str(at(raw, "metadata").get("creationTimestamp"))
-    return -priority if isinstance(priority, int) else 0, created
-
-
-def healthy(devices: Iterable[Json]) -> int:
-    """Return the number of healthy GPUs."""
-    return sum(gpu.healthy for node in cluster.read(devices, ()).nodes for gpu in node.gpus)
-
-
-def locals_of(raws: Iterable[Json]) -> Mapping[tuple[str, str], str]:
-    """Return the ClusterQueue of each LocalQueue, by namespace and name."""
-    pairs = ((at(raw, "metadata"), at(raw, "spec").get("clusterQueue")) for raw in raws)
-    return {(str(of.get("namespace")), str(of.get("name"))): str(name) for of, name in pairs}
-
-
-def fair_shares(state: State) -> Mapping[str, float]:
-    """Return what each queue gets, if all get what they want in KAI's order: up to the guarantee,
-    then by weight up to the limit."""
-    served, children = [*state.tree.served()], state.tree.children
-    wants: dict[str, int] = {}
-    for queue in reversed(served):
-        below, most = children.get(queue.name), state.shared[queue.name].most
-        asked = sum(wants[each] for each in below) if below else state.uses[queue.name].requested
-        wants[queue.name] = asked if most is None else min(asked, most)
-    fair: dict[str, float] = {"": state.capacity}
-    for parent in ("", *(queue.name for queue in served)):
-        siblings = children.get(parent, ())
-        fair |= {name: min(wants[name], state.shared[name].guaranteed) for name in siblings}
-        while hungry := [name for name in siblings if fair[name] < wants[name]]:
-            rest = max(0.0, fair[parent] - sum(fair[name] for name in siblings))
-            weight = sum(state.shared[name].weight for name in hungry)
-            parts = {
-                name: fair[name] + rest * state.shared[name].weight / weight for name in hungry
-            }
-            full = {name: wants[name] for name in hungry if wants[name] <= parts[name]}
-            fair |= full or parts
-            if not full:
-                break
-    return fair
-
-
-def rows(state: State) -> list[dict[str, Any]]:
-    """Return each queue as `-o json` shows it, parents first. Amounts are GPUs. A queue that is not
-    served has no amounts."""
-    fair, made = fair_shares(state), list[dict[str, Any]]()
-    for queue in state.tree.served():
-        share, use = state.shared[queue.name], state.uses[queue.name]
-        amounts = {
-            "quota": queue.quota,
-            "guaranteed": share.guaranteed,
-            "share": fair[queue.name],
-            "used": use.allocated,
-            "wanted": use.requested,
-            "limit": share.most,
-        }
-        gpus = {key: None if n is None else round(n / tree.MILLI, 3) for key, n in amounts.items()}
-        problem = state.problems.get(queue.name, "")
-        counted = {"waiting": use.waiting, "problem": problem}
-        made.append({"name": queue.name, "parent": queue.parent, **gpus, **counted})
-    faults = state.tree.faults.items()
-    return made + [{"name": name, "problem": fault.message} for name, fault in faults]
-
-
-def place(state: State, raw: Json) -> Place:
-    """Return the place of a pod."""
-    pod, labels = status.pod(raw, -inf), at(at(raw, "metadata"), "labels")
+def place(
+    raws: Sequence[Json], works: Sequence[Json], local_queues: Iterable[Json], raw: Json
+) -> Place:
+    """Return the place of a pod. raws: KAI's Queues. works: Kueue's Workloads."""
+    pod, labels = figures.pod(raw), at(at(raw, "metadata"), "labels")
     if names.LABEL_KUEUE_QUEUE not in labels:
         where = f"without queues.enabled or the namespace's label {names.LABEL_QUEUES}=true"
         text = f"has no effect: the pod requests no share, or was created {where}"
@@ -153,38 +48,44 @@ def place(state: State, raw: Json) -> Place:
         return Place(None, [f"label {key} {text}" for key in kais if key in labels])
     if pod is None:
         return Place()
+    queues, local = figures.restore(raws), figures.locals_of(local_queues)
     key = pod.namespace, pod.queue
-    name = state.local.get(key, pod.queue)
+    name = local.get(key, pod.queue)
+    queue, counts = queues.get(name), kueue.gpus(pod.milli)
     if not pod.is_gated:
-        text = f"queue {name}: Kueue admitted the pod, which counts as {kueue.gpus(pod.milli)} GPUs"
-        return Place(None if pod.is_bound else Held.ADMITTED, [text + _borrowing(state, name)])
-    if name in state.problems and name not in state.tree.faults:
-        return Place(Held.STOPPED, [f"queue {name}: {state.problems[name]}"])
-    said = status.events(
-        state.tree, state.shared, state.uses, [pod], state.local, state.capacity, 0.0
-    )
-    event = next(said, None)
-    if event and event.reason == names.EVENT_QUEUE_UNSERVED:
-        return Place(Held.UNSERVED, [event.text])
-    if key not in state.local:
-        return Place(Held.NO_LOCAL_QUEUE, [f"no LocalQueue {pod.queue} in {pod.namespace} yet"])
-    ahead = [
-        w for work, w in state.waiting if state.local.get((work.namespace, work.queue)) == name
+        text = f"queue {name}: Kueue admitted the pod, which counts as {counts} GPUs"
+        if queue and queue.used > queue.guaranteed:
+            used, quota = kueue.gpus(queue.used), kueue.gpus(queue.guaranteed)
+            text += f"; the queue uses {used} of its quota of {quota}, so Kueue may delete its pods"
+        return Place(None if pod.is_bound else Held.ADMITTED, [text])
+    if queue and queue.fault:
+        return Place(Held.STOPPED, [f"queue {name}: {queue.fault.message}"])
+    owners = [(objects(at(each, "metadata"), "ownerReferences"), each) for each in works]
+    own = [work for of, work in owners if any(each.get("uid") == pod.uid for each in of)]
+    sums = [work.milli for work in map(figures.work, own) if work]
+    pod = replace(pod, milli=max((pod.milli, *sums)))  # a Job waits for all its pods
+    reason, text = status.obstacle(queues, pod, local)
+    if reason == names.EVENT_QUEUE_UNSERVED:
+        return Place(Held.UNSERVED, [text])
+    if key not in local:
+        return Place(Held.STOPPED, [f"no LocalQueue {pod.queue} in {pod.namespace} yet"])
+    waiting = [
+        each
+        for each in sorted(works, key=_order)
+        if (work := figures.work(each)) and not work.is_admitted
+        if local.get((work.namespace, work.queue)) == name
     ]
     lines = [
-        f"queue {name}: place {number} of {len(ahead)}"
-        for number, work in enumerate(ahead, 1)
-        for owner in objects(at(work, "metadata"), "ownerReferences")
-        if owner.get("uid") == pod.uid
+        f"queue {name}: place {number} of {len(waiting)}"
+        for number, each in enumerate(waiting, 1)
+        if each in own
     ]
-    if event is None:
+    if not text:
         return Place(Held.FOREIGN, lines or [f"queue {name}: no Workload of the pod waits in it"])
-    return Place(Held.QUOTA, [event.text, *lines])
+    return Place(Held.QUOTA, [text, *lines])
 
 
-def _borrowing(state: State, name: str) -> str:
-    use, share = state.uses.get(name), state.shared.get(name)
-    if not use or not share or use.allocated <= share.guaranteed:
-        return ""
-    used, quota = kueue.gpus(use.allocated), kueue.gpus(share.guaranteed)
-    return f"; the queue uses {used} of its quota of {quota}, so Kueue may delete its pods"
+def _order(work: Json) -> tuple[int, str]:
+    """Return Kueue's order of waiting Workloads."""
+    priority, created = at(work, "spec").get("priority"), at(work, "metadata")
+    return -priority if isinstance(priority, int) else 0, str(created.get("creationTimestamp"))

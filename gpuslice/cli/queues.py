@@ -1,4 +1,7 @@
-"""The command `gpuslice queues`: KAI's Queues as a tree, and their translation for Kueue."""
+"""The command `gpuslice queues`: KAI's Queues as a tree, and their translation for Kueue.
+
+The figures are the scheduler's, in the Queues' status.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import yaml
 
-from gpuslice.cli import connecting, queue_state
+from gpuslice.cli import connecting
 from gpuslice.cli.cluster import one_line
-from gpuslice.cli.first_lists import DEVICES
-from gpuslice.cli.queue_state import LOCAL_QUEUES, QUEUES, WORKLOADS, State
+from gpuslice.cli.queue_state import LOCAL_QUEUES
 from gpuslice.kube.access import Access
 from gpuslice.kube.errors import NOT_FOUND, KubeError
-from gpuslice.kube.fields import Json
+from gpuslice.kube.fields import Json, at
 from scheduler.decisions.simulate import SimulationError, objects
-from scheduler.queues import kueue, tree
+from scheduler.queues import figures, kueue, tree
+from scheduler.queues.tree import QUEUES
 from scheduler.simulate_command import documents
 
 _DESCRIPTION: Final = """\
@@ -32,7 +35,6 @@ _CONVERT: Final = """\
 Print Kueue's objects for KAI's Queues, as the scheduler writes them. The scheduler does not manage
 the printed objects. The exit status is 1 if a Queue was not converted, 2 if nothing was read.
 """
-_COLUMNS: Final = ("share", "used", "wanted", "limit", "waiting")
 _LABELS: Final = dict.fromkeys(kueue.LABELS, "kubectl")
 """The scheduler removes objects with its own label."""
 
@@ -43,13 +45,13 @@ def main(arguments: Sequence[str], prog: str) -> int:
     if converts:
         parser.prog += " convert"
         parser.add_argument("-f", "--file", type=Path, help="Queues; - is standard input")
-        parser.add_argument("--gpus", type=int, help="default: the cluster's healthy GPUs")
+        parser.add_argument("--gpus", type=int, help="default: what the scheduler counted")
     else:
         parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     chosen = parser.parse_args(arguments[converts:])
     try:
-        if converts and chosen.file and chosen.gpus is not None:
-            return _convert(chosen)  # needs no cluster
+        if converts and chosen.file:
+            return _convert(chosen)
         return connecting.run(_convert if converts else _show, chosen, failed=2)
     except (SimulationError, OSError) as error:
         sys.stderr.write(f"gpuslice queues: {error}\n")
@@ -57,69 +59,71 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 def _show(chosen: argparse.Namespace, access: Access) -> int:
-    paths = (QUEUES, WORKLOADS, LOCAL_QUEUES, DEVICES)
-    there = asyncio.run(_listed(chosen, access, *paths))
-    gpus = queue_state.healthy(there[DEVICES])
-    state = queue_state.read(there[QUEUES], there[WORKLOADS], there[LOCAL_QUEUES], gpus)
-    found = {"gpus": gpus, "queues": queue_state.rows(state)}
-    is_json = chosen.output == "json"
-    sys.stdout.writelines(
-        f"{line}\n" for line in ([json.dumps(found, indent=1)] if is_json else lines(state))
-    )
+    queues = asyncio.run(_listed(chosen, access, QUEUES))[QUEUES]
+    if chosen.output == "json":
+        sys.stdout.write(json.dumps({"queues": [*rows(queues)]}, indent=1) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines(queues))
     return 0
 
 
-def lines(state: State) -> Iterator[str]:
+def rows(raws: Sequence[Json]) -> Iterator[Json]:
+    """Yield each queue as `-o json` shows it. Amounts are GPUs; -1 is unlimited."""
+    queues = figures.restore(raws)
+    for raw in raws:
+        queue = queues[at(raw, "metadata")["name"]]
+        quota = at(at(at(raw, "spec"), "resources"), "gpu").get("quota", 0)
+        shown = figures.shown(queue, queues[""].guaranteed)
+        problem = queue.fault.message if queue.fault else ""
+        about = {"name": queue.name, "parent": queue.parent, "quota": quota}
+        yield {**about, **shown, "problem": problem}
+
+
+def lines(raws: Sequence[Json]) -> Iterator[str]:
     """Yield the lines of the table."""
-    tops = [state.uses[name] for name in state.tree.children.get("", ())]
-    used, waiting = sum(use.allocated for use in tops), sum(use.waiting for use in tops)
-    gpus = f"{kueue.gpus(used)} of {kueue.gpus(state.capacity)} GPUs used"
-    yield f"queues: {len(state.tree.queues)}; {gpus}; waiting: {waiting}"
-    table = [("queue", "quota", *_COLUMNS)]
-    for row in queue_state.rows(state):
-        if (name := row["name"]) in state.shared:
-            indent = "  " * (len([*state.tree.path(name)]) - 1)
-            cut = f" of {row['quota']:g}" if state.shared[name].scaled else ""
-            others = ("-" if row[key] is None else f"{row[key]:g}" for key in _COLUMNS)
-            table.append((indent + name, f"{row['guaranteed']:g}{cut}", *others))
+    queues = figures.restore(raws)
+    root = queues[""]
+    used = f"{kueue.gpus(root.used)} of {kueue.gpus(root.guaranteed)} GPUs used"
+    yield f"queues: {len(raws)}; {used}; waiting: {root.waiting}"
+    table = [("queue", "quota", "share", "used", "wanted", "limit", "waiting")]
+    for each in root.tree():
+        name = "  " * (len([*each.path()]) - 2) + each.name
+        cut = f" of {kueue.gpus(each.quota or 0)}" * kueue.is_cut(each)
+        limit = "-" if each.most is None else kueue.gpus(each.most)
+        amounts = map(kueue.gpus, (each.guaranteed, round(each.share), each.used, each.wanted))
+        quota, share, used, wanted = amounts
+        table.append((name, quota + cut, share, used, wanted, limit, str(each.waiting)))
     width = max(len(name) for name, *_ in table)
-    for name, quota, *figures in table:
-        yield f"{name:{width}} {quota:>14}" + "".join(f" {each:>8}" for each in figures)
-    for name, problem in state.problems.items():
-        yield f"{name}: {one_line(problem)}"
+    for name, quota, *others in table:
+        yield f"{name:{width}} {quota:>14}" + "".join(f" {each:>8}" for each in others)
+    for each in queues.values():
+        if each.fault:
+            yield f"{each.name}: {one_line(each.fault.message)}"
 
 
 def _convert(chosen: argparse.Namespace, access: Access | None = None) -> int:
-    paths = [] if chosen.file else [QUEUES, LOCAL_QUEUES]
-    paths += [DEVICES] if chosen.gpus is None else []
-    there = asyncio.run(_listed(chosen, access, *paths)) if access else {}
-    gpus = queue_state.healthy(there[DEVICES]) if chosen.gpus is None else chosen.gpus
-    queues, kind = there.get(QUEUES, ()), (tree.API_VERSION, "Queue")
-    if chosen.file:
-        found = objects(documents(chosen.file))
-        queues = [each for each in found if (each.get("apiVersion"), each["kind"]) == kind]
-    if not queues:
+    if access:
+        there = asyncio.run(_listed(chosen, access, QUEUES, LOCAL_QUEUES))
+    else:
+        found, kind = objects(documents(chosen.file)), (tree.API_VERSION, "Queue")
+        there = {QUEUES: [e for e in found if (e.get("apiVersion"), e["kind"]) == kind]}
+    if not there[QUEUES]:
         raise SimulationError(f"no Queue of {tree.API_VERSION} found")
-    built = tree.build(queues, kueue.ROOT)
-    local = queue_state.locals_of(there.get(LOCAL_QUEUES, ()))
-    sys.stdout.writelines(f"{line}\n" for line in converted(built, gpus, local))
-    return int(bool(built.faults))
-
-
-def converted(built: tree.Tree, gpus: int, local: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield Kueue's objects as YAML, behind comments about what has no counterpart. local:
-    namespace and name of each LocalQueue."""
-    shared = kueue.shares(built, gpus * tree.MILLI)
-    yield f"# For {gpus} GPUs. If their number changes, convert the Queues again."
-    for name, queue in sorted(built.queues.items()):
-        fault = built.faults.get(name)
-        said = [f"not converted: {fault.message}"] if fault else [e.message for e in queue.notes]
-        if not fault and shared[name].scaled:
-            said.append(kueue.scaled_text(queue, shared[name]))
-        yield from (f"# queue {name}: {one_line(text)}" for text in said)
-    for each in kueue.objects(built, shared, gpus * tree.MILLI, local):
+    counted = figures.restore(there[QUEUES])[""].guaranteed
+    if not (milli := counted if chosen.gpus is None else chosen.gpus * tree.MILLI):
+        raise SimulationError("--gpus: must be given: no Queue's status has the number of GPUs")
+    queues, local = tree.build(there[QUEUES]), figures.locals_of(there.get(LOCAL_QUEUES, ()))
+    kueue.divide(queues, milli)
+    out = sys.stdout.write
+    out(f"# For {kueue.gpus(milli)} GPUs. If their number changes, convert the Queues again.\n")
+    for name, queue in sorted(queues.items()):
+        fault, said = queue.fault, [each.message for each in kueue.notes(queue)]
+        for text in [f"not converted: {fault.message}"] if fault else said:
+            out(f"# queue {name}: {one_line(text)}\n")
+    for each in kueue.objects(queues, local):
         each["metadata"]["labels"] = _LABELS
-        yield f"---\n{yaml.safe_dump(each, sort_keys=False).rstrip()}"
+        out(f"---\n{yaml.safe_dump(each, sort_keys=False)}")
+    return int(any(each.fault for each in queues.values()))
 
 
 async def _listed(

@@ -142,7 +142,6 @@ HELD: Final[Mapping[Held, Do]] = {
     Held.QUOTA: Do.QUEUE,
     Held.UNSERVED: Do.POD,
     Held.STOPPED: Do.OPERATOR,
-    Held.NO_LOCAL_QUEUE: Do.SCHEDULER,
     Held.FOREIGN: Do.KUEUE,
     Held.ADMITTED: Do.QUOTA,
 }

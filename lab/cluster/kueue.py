@@ -76,9 +76,9 @@ class Kueue(Running):
         certificates = self._directory / "certificates"
         certificates.mkdir(parents=True)
         self._plane.kubectl("create", "namespace", NAMESPACE)
-        self._plane.apply_json(*self._objects())
-        config = self._directory / "config.yaml"
-        config.write_text(json.dumps(_configuration(certificates, self._health, self._webhooks)))
+        config = json.dumps(_configuration(certificates, self._health, self._webhooks))
+        self._plane.apply_json(*self._objects(config))
+        (self._directory / "config.yaml").write_text(config)
         self.restart()
         # Without these files Kueue would wait for them with an increasing delay.
         self._until(lambda: self._write_certificates(certificates), "no certificates")
@@ -116,14 +116,14 @@ class Kueue(Running):
             "Kueue is not ready",
         )
 
-    def _objects(self) -> list[Json]:
-        """Return what Kueue's chart installs, without what runs it in a pod."""
-        selector = json.dumps(_SELECTOR)
+    def _objects(self, config: str) -> list[Json]:
+        """Return what Kueue's chart installs, without what runs it in a pod. The webhooks' selector
+        of namespaces is from the configuration."""
         rendered = output(
             [
                 *(kubernetes.ensure_helm(), "template", "kueue", self._built / "chart"),
                 *("--namespace", NAMESPACE, "--include-crds"),
-                f"--set-json=managedJobsNamespaceSelector={selector}",
+                f"--set-json=managerConfig.controllerManagerConfigYaml={json.dumps(config)}",
             ]
         )
         service: Json = {

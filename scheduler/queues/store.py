@@ -17,17 +17,18 @@ def key_of(raw: Json) -> str:
 
 
 class Store(dict[str, T]):
-    """A reflector's sink: what `read` returns of each object, by key; nothing for None. read: gets
-    the object, and what is stored of its former state."""
+    """A reflector's sink: what `read` returns of each object, by key; nothing for None."""
 
-    def __init__(self, read: Callable[[Json, T | None], T | None]) -> None:
+    def __init__(self, read: Callable[[Json], T | None]) -> None:
         super().__init__()
         self._read = read
 
     def observed(self, raw: Json) -> str:
-        key = key_of(raw)
-        read = self._read(raw, self.get(key))
-        self.pop(key, None) if read is None else self.update({key: read})
+        key, read = key_of(raw), self._read(raw)
+        if read is None:
+            self.deleted(raw)
+        else:
+            self[key] = read
         return key
 
     def deleted(self, raw: Json) -> None:

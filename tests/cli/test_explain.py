@@ -14,14 +14,15 @@ from aiohttp import web
 from gpuslice.cli import explain as module
 from gpuslice.cli.explain import read
 from gpuslice.cli.explanation import explain
-from gpuslice.cli.queue_state import LOCAL_QUEUES, QUEUES, WORKLOADS, Held
+from gpuslice.cli.queue_state import LOCAL_QUEUES, WORKLOADS, Held
 from gpuslice.cli.remedies import Do
 from gpuslice.contract import names
 from gpuslice.contract.grants import GpuGrant, encode
 from gpuslice.kube.errors import KubeError
 from scheduler import cache
 from scheduler.events import POD_PROBLEM
-from scheduler.queues import status
+from scheduler.queues import figures
+from scheduler.queues.tree import QUEUES
 from tests.kube.api_server import client_of, json, listed, refuse
 from tests.queues.kai import Q
 from tests.scheduler.objects import Gi, allocated, container, device, gpu, lease, node, pod
@@ -56,7 +57,9 @@ def _lease(name: str, ready: str) -> dict[str, Any]:
     return made
 
 
-async def _lines(served: dict[str, Any], forbidden: Sequence[str] = ()) -> Sequence[str]:
+async def _lines(
+    served: dict[str, Any], forbidden: Sequence[str] = (), name: str = "pod-u-1"
+) -> Sequence[str]:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path in forbidden:
             return refuse(403, "Forbidden", "not allowed")
@@ -66,7 +69,7 @@ async def _lines(served: dict[str, Any], forbidden: Sequence[str] = ()) -> Seque
         return listed(*found) if isinstance(found, list) else json(found)
 
     async with client_of(answer) as kube:
-        return explain(await read(kube, "default", "pod-u-1", time.time()))
+        return explain(await read(kube, "default", name, time.time()))
 
 
 async def test_the_nearest_node_and_what_is_missing_there() -> None:
@@ -155,21 +158,57 @@ async def test_a_running_pod_is_shown_with_what_its_agent_measures(
 
 
 async def test_the_queue_of_a_pod_is_read() -> None:
-    queue = {**Q("team", limit=1, parent="gone").raw()}
+    queue = {**Q("team", limit=1).raw()}
     labels = {names.LABEL_KUEUE_QUEUE: "team", names.LABEL_KAI_QUEUE: "team"}
     mine = {**_POD, "metadata": {**_POD["metadata"], "labels": labels}}
-    mine["spec"] = {**mine["spec"], "schedulingGates": [{"name": status.GATE}]}
+    mine["spec"] = {**mine["spec"], "schedulingGates": [{"name": figures.GATE}]}
     queue_paths = (QUEUES, WORKLOADS, LOCAL_QUEUES)
     served = {**_objects(), _PATH: mine, **{path: [] for path in queue_paths}, QUEUES: [queue]}
     lines = await _lines(served)
-    assert lines[0] == f"pod default/pod-u-1: {Held.UNSERVED}"
-    assert lines[1].endswith("spec.parentQueue: invalid value gone: must be the name of a Queue")
-    assert lines[-1] == f"  do: {Do.POD}"
+    assert lines[0] == f"pod default/pod-u-1: {Held.STOPPED}"
+    assert lines[1].startswith("  queue team: the scheduler has not served the Queue yet")
+    assert lines[-1] == f"  do: {Do.OPERATOR}"
     lines = await _lines(served, queue_paths)
     missing = "list queues; list workloads; list localqueues"
     assert (
         f"  missing rights (ClusterRole {names.VIEWER}), so this is incomplete: {missing}" in lines
     )
+
+
+def _job(labels: dict[str, str], suspend: bool) -> dict[str, Any]:
+    template = {"metadata": {"labels": labels}, "spec": _POD["spec"]}
+    metadata = {"namespace": "default", "name": "train", "uid": "u-9"}
+    return {"metadata": metadata, "spec": {"suspend": suspend, "template": template}}
+
+
+@pytest.mark.parametrize("suspend", [True, False])
+async def test_a_suspended_job_is_explained_as_its_pods(suspend: bool) -> None:
+    """Kueue suspends a Job, so it has no pods. What waits is the sum of its pods."""
+    shared = {"requests": {names.RESOURCE_MILLI: "300"}}
+    pods = {"count": 3, "template": {"spec": {"containers": [{"resources": shared}]}}}
+    workload = {
+        "metadata": {"namespace": "default", "ownerReferences": [{"uid": "u-9"}]},
+        "spec": {"queueName": "team", "podSets": [pods]},
+    }
+    queue = Q("team", quota=0, limit=1).raw()
+    ready = {"type": figures.READY, "status": "True"}
+    queue["status"] = {"conditions": [ready], "figures": {"used": 0.5, "limit": 1, "cluster": 4}}
+    local = {"metadata": {"namespace": "default", "name": "team"}, "spec": {"clusterQueue": "team"}}
+    labels = {names.LABEL_KUEUE_QUEUE: "team"}
+    served = {
+        **_objects(),
+        **{QUEUES: [queue], WORKLOADS: [workload], LOCAL_QUEUES: [local], _PATH: None},
+        "/apis/batch/v1/namespaces/default/jobs/train": _job(labels, suspend),
+    }
+    lines = await _lines(served, name="train")
+    if suspend:
+        assert lines[:3] == [
+            f"job default/train: {Held.QUOTA}",
+            "  waits in queue team and requests 0.9 GPUs; team's limit is 1 GPU, and 0.5 in use",
+            "  queue team: place 1 of 1",
+        ]
+    else:
+        assert lines[0] == "pod default/train: not found"
 
 
 async def test_a_label_of_kai_without_effect_is_named() -> None:

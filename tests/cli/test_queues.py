@@ -12,16 +12,14 @@ import yaml
 from aiohttp import web
 
 from gpuslice.cli import connecting, queue_state, queues
-from gpuslice.cli.first_lists import DEVICES
-from gpuslice.cli.queue_state import LOCAL_QUEUES, QUEUES, WORKLOADS, Held
+from gpuslice.cli.queue_state import LOCAL_QUEUES, Held
 from gpuslice.contract import names
 from gpuslice.kube import access
 from gpuslice.kube.access import Access, AccessError
-from lab.cluster.fleet_objects import Shape, device_json
-from scheduler.queues import kueue, status, tree
+from scheduler.queues import figures, kueue, status, tree
+from scheduler.queues.tree import QUEUES
 from tests.kube.api_server import client_of, listed, refuse
-from tests.queues.examples import EXAMPLES, Example
-from tests.queues.kai import Q, leaves
+from tests.queues.kai import Q
 from tests.support import ROOT
 
 Json = dict[str, Any]
@@ -65,18 +63,25 @@ WORKS = [
 
 
 def raws(*more: Json) -> list[Json]:
-    return [each.raw() for each in TREE] + [*more]
+    """Return the Queues with the status that the scheduler writes, and more."""
+    made = [each.raw() for each in TREE]
+    built, works = tree.build(made), [work for raw in WORKS if (work := figures.work(raw))]
+    kueue.divide(built, 10_000)
+    figures.count(built, works, (), figures.locals_of(LOCAL), {})
+    for raw in made:
+        raw["status"] = status.status(raw, built[raw["metadata"]["name"]], None, 10_000, "1")
+    return [*made, *more]
 
 
-def state(*works: Json, queues_raw: list[Json] | None = None) -> queue_state.State:
-    return queue_state.read(queues_raw or raws(), [*WORKS, *works], LOCAL, 10)
+def place(raw: Json, *more: Json) -> queue_state.Place:
+    return queue_state.place(raws(*more), WORKS, LOCAL, raw)
 
 
 # --- the tree
 
 
 def test_the_table_shows_the_tree() -> None:
-    shown = [*queues.lines(state())]
+    shown = [*queues.lines(raws())]
     assert shown == [
         "queues: 5; 3 of 10 GPUs used; waiting: 3",
         "queue             quota    share     used   wanted    limit  waiting",
@@ -90,37 +95,26 @@ def test_the_table_shows_the_tree() -> None:
 
 
 def test_a_row_has_what_is_written_and_what_counts() -> None:
-    *_, row, lost = queue_state.rows(state())
+    _, row, _, big, lost = queues.rows(raws())
     assert row == {
-        **{"name": "team", "parent": "dept", "quota": 2.0, "guaranteed": 1.428, "share": 4.386},
-        **{"used": 3.0, "wanted": 4.386, "limit": None, "waiting": 3, "problem": ""},
+        **{"name": "team", "parent": "dept", "quota": 2, "guaranteed": 1.428, "share": 4.386},
+        **{"used": 3, "wanted": 4.386, "limit": -1, "waiting": 3, "unplaceable": 0},
+        **{"cluster": 10, "problem": ""},
     }
+    assert (big["quota"], big["guaranteed"]) == (20, 7.142)
     assert lost["name"] == "lost" and lost["problem"].startswith("spec.parentQueue: ")
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.title)
-def test_a_share_is_what_runs_in_each_example(example: Example) -> None:
-    """The share is in GPUs and not in whole pods, so it differs by less than one."""
-    demand = example.demands[-1]
-    works = [work(name, 1000, "u") for name, count in demand.items() for _ in range(count)]
-    found = queue_state.read(
-        [each.raw() for each in example.queues],
-        works,
-        [local(each.name) for each in leaves(example.queues)],
-        example.gpus,
-    )
-    shares = {name: fair / tree.MILLI for name, fair in queue_state.fair_shares(found).items()}
-    for name, runs in example.runs.items():
-        assert abs(shares[name] - runs) < 1, (name, shares)
-    total = sum(shares[name] for name in example.runs)
-    assert total == pytest.approx(sum(example.runs.values()), abs=0.01)
+def test_a_queue_that_the_scheduler_has_not_seen_says_so() -> None:
+    *_, line = queues.lines(raws(Q("new").raw()))
+    assert line == "new: the scheduler has not served the Queue yet: is queues.enabled true?"
 
 
 # --- a pod's place
 
 
 def pod(queue: str, uid: str = "u-9", milli: int = 5000, **of: Any) -> Json:
-    gated = {"schedulingGates": [{"name": status.GATE}]} if of.get("gated", True) else {}
+    gated = {"schedulingGates": [{"name": figures.GATE}]} if of.get("gated", True) else {}
     labels = {names.LABEL_KUEUE_QUEUE: queue, names.LABEL_KAI_QUEUE: queue}
     return {
         "metadata": {"namespace": "ns", "name": "p", "uid": uid, "labels": labels},
@@ -128,17 +122,11 @@ def pod(queue: str, uid: str = "u-9", milli: int = 5000, **of: Any) -> Json:
     }
 
 
-def stopped(name: str) -> Json:
-    condition = {"type": status.READY, "status": "False", "message": "KAI owns it"}
-    return {**Q(name).raw(), "status": {"conditions": [condition]}}
-
-
 INVALID = "metadata.labels[kai.scheduler/queue]: invalid value"
 PLACES = {
-    Held.QUOTA: (pod("team"), ["waits in queue team: the pod requests 5 GPUs; dept's limit is 6"]),
+    Held.QUOTA: (pod("team"), ["waits in queue team and requests 5 GPUs; dept's limit is 6"]),
     Held.UNSERVED: (pod("none"), [f"{INVALID} none: must be the name of a Queue"]),
-    Held.STOPPED: (pod("taken"), ["queue taken: KAI owns it"]),
-    Held.NO_LOCAL_QUEUE: (pod("big"), ["no LocalQueue big in ns yet"]),
+    Held.STOPPED: (pod("lost"), ["queue lost: spec.parentQueue: invalid value gone: must be"]),
     Held.FOREIGN: (pod("own", "u-4"), ["queue theirs: place 1 of 1"]),
     Held.ADMITTED: (
         pod("team", milli=800, gated=False),
@@ -150,26 +138,20 @@ PLACES = {
 @pytest.mark.parametrize("held", Held)
 def test_each_reason_for_which_a_pod_waits(held: Held) -> None:
     raw, begins = PLACES[held]
-    place = queue_state.place(state(queues_raw=raws(stopped("taken"))), raw)
-    assert place.held is held and place.is_gated is (held is not Held.ADMITTED)
-    assert [line[: len(begin)] for line, begin in zip(place.lines, begins, strict=True)] == begins
+    found = place(raw)
+    assert found.held is held and found.is_gated is (held is not Held.ADMITTED)
+    assert [line[: len(begin)] for line, begin in zip(found.lines, begins, strict=True)] == begins
 
 
-@pytest.mark.parametrize(
-    ("queue", "must"),
-    [
-        ("dept", "a Queue without children; it has frugal, team"),
-        ("lost", "a Queue that is served; spec.parentQueue: invalid value gone"),
-    ],
-)
-def test_a_queue_that_runs_no_pods(queue: str, must: str) -> None:
-    held, (line,) = queue_state.place(state(), pod(queue))
-    assert held is Held.UNSERVED and line.startswith(f"{INVALID} {queue}: must be {must}")
+def test_a_queue_that_is_not_served_now() -> None:
+    condition = {"type": figures.READY, "status": "False", "message": "KAI owns it"}
+    taken = {**Q("taken").raw(), "status": {"conditions": [condition]}}
+    assert place(pod("taken"), taken) == (Held.STOPPED, ["queue taken: KAI owns it"])
+    assert place(pod("big")) == (Held.STOPPED, ["no LocalQueue big in ns yet"])
 
 
 def test_the_place_in_a_queue_is_by_priority_and_then_by_age() -> None:
-    found = state()
-    lines = [queue_state.place(found, pod("team", f"u-{number}")).lines for number in (1, 2, 3, 9)]
+    lines = [place(pod("team", f"u-{number}")).lines for number in (1, 2, 3, 9)]
     assert [line[1:] for line in lines] == [
         ["queue team: place 2 of 3"],
         ["queue team: place 3 of 3"],
@@ -179,7 +161,7 @@ def test_the_place_in_a_queue_is_by_priority_and_then_by_age() -> None:
 
 
 def test_a_running_pod_of_a_queue_that_borrows() -> None:
-    held, lines = queue_state.place(state(), pod("team", milli=3000, gated=False, node="n"))
+    held, lines = place(pod("team", milli=3000, gated=False, node="n"))
     assert held is None and lines == [
         "queue team: Kueue admitted the pod, which counts as 3 GPUs; the queue uses 3 of its quota"
         " of 1.428, so Kueue may delete its pods"
@@ -189,7 +171,7 @@ def test_a_running_pod_of_a_queue_that_borrows() -> None:
 def test_a_pod_that_ends_has_no_place() -> None:
     raw = pod("team", gated=False, node="n")
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert queue_state.place(state(), raw) == queue_state.Place()
+    assert place(raw) == queue_state.Place()
 
 
 # --- the commands
@@ -245,6 +227,11 @@ def test_what_has_no_counterpart_is_a_comment(
     ]
 
 
+def test_the_number_of_gpus_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "gpuslice queues: --gpus: must be given: no Queue's status has the number of GPUs\n"
+    assert convert(capsys, "-f", str(SEEDS_QUEUES))[:2] == (2, text)
+
+
 def test_a_file_without_queues_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -278,10 +265,8 @@ def test_the_flags_select_a_context_and_no_namespace(
 
 
 def _serve(monkeypatch: pytest.MonkeyPatch, forbidden: str = "") -> None:
-    """Let the commands read an API server with the queues, on a node with 10 GPUs."""
-    (node,) = Shape(1, 10).all_nodes()
-    served = {QUEUES: raws(), WORKLOADS: WORKS, LOCAL_QUEUES: LOCAL}
-    served[DEVICES] = [device_json(node, "uid")]
+    """Let the commands read an API server with the queues."""
+    served = {QUEUES: raws(), LOCAL_QUEUES: LOCAL}
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path == forbidden:
@@ -297,9 +282,9 @@ def test_the_tree_of_a_cluster(
 ) -> None:
     _serve(monkeypatch)
     assert queues.main(["-o", "json"], "gpuslice") == 0
-    assert json.loads(capsys.readouterr().out) == {"gpus": 10, "queues": queue_state.rows(state())}
+    assert json.loads(capsys.readouterr().out) == {"queues": [*queues.rows(raws())]}
     assert queues.main([], "gpuslice") == 0
-    assert capsys.readouterr().out.splitlines() == [*queues.lines(state())]
+    assert capsys.readouterr().out.splitlines() == [*queues.lines(raws())]
 
 
 def test_the_queues_of_a_cluster_are_converted_with_their_local_queues(
@@ -316,7 +301,7 @@ def test_the_queues_of_a_cluster_are_converted_with_their_local_queues(
 def test_a_missing_right_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _serve(monkeypatch, LOCAL_QUEUES)
+    _serve(monkeypatch, QUEUES)
     assert queues.main([], "gpuslice") == 2
     role = "(the ClusterRole gpuslice-viewer has this right)"
     assert capsys.readouterr().err == f"gpuslice queues: Forbidden: not allowed {role}\n"

@@ -88,6 +88,16 @@ class Server:
     def get(self, path: str) -> Json:
         return self.ask("GET", path).body
 
+    def changes(self, collection: str, version: str) -> list[Json]:
+        """Return the events of a watch for one second, in their order, since the version."""
+        asked = f"{collection}?watch=true&timeoutSeconds=1&resourceVersion={version}"
+        headers = {"Authorization": f"Bearer {self._token}"}
+        self._connection.request("GET", asked, headers=headers)
+        answer = self._connection.getresponse()
+        events = [json.loads(line) for line in answer.read().splitlines()]
+        assert answer.status == 200 and not any(each["type"] == "ERROR" for each in events), events
+        return events
+
     def patch(self, path: str, body: Mapping[str, Any]) -> Answer:
         return self.ask("PATCH", path, body, MERGE_PATCH)
 

@@ -40,7 +40,11 @@ class Api:
         kind = "MODIFIED" if path in self.objects else "ADDED"
         self._version += 1
         stored = copy.deepcopy(raw)
+        before = self.objects.get(path, {})
+        generation = before.get("metadata", {}).get("generation", 0)
+        changed = before.get("spec") != stored.get("spec")
         stored["metadata"] |= {"resourceVersion": str(self._version), "uid": path}
+        stored["metadata"]["generation"] = generation + changed
         self.objects[path] = stored
         self._tell(kind, path, stored)
 
@@ -61,7 +65,8 @@ class Api:
         self.writes.append((method, request.path))
         if method == "POST":
             body = orjson.loads(await request.read())
-            self.put(f"{path}/{body['metadata']['name']}", body)
+            path = f"{path}/{body['metadata']['name']}"
+            self.put(path, body)
         elif path not in self.objects:
             return refuse(404, "NotFound")
         elif method == "PATCH":
@@ -70,13 +75,11 @@ class Api:
             return refuse(409, "Conflict", "another object may have this name")
         else:
             self.remove(path)
-        return json({})
+        return json(self.objects.get(path, {}))
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
         if request.path in self.objects:
             return json(self.objects[request.path])
-        if "customresourcedefinitions" in request.path:
-            return refuse(404, "NotFound")
         if "watch" not in request.query:
             there = [raw for path, raw in self.objects.items() if _is_in(path, request.path)]
             return listed(*there, version=str(self._version))

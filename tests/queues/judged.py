@@ -22,8 +22,6 @@ from tests.queues.kai import Q, leaves
 Runs = Mapping[str, int]
 
 _STEADY_S: Final = 3.0
-_LOOK_S: Final = 0.5
-"""The pause between two lists of all Workloads, which take as much of the API server's time."""
 _API: Final = f"/apis/{kueue.API_VERSION}"
 _WORKLOADS: Final = f"{_API}/namespaces/{NAMESPACE}/workloads"
 _REFERENCES: Final = ("parentName", "cohortName", "clusterQueue")
@@ -33,8 +31,8 @@ _NUMBERS: Final = count()
 @dataclass
 class Trial:
     """Queues and their demands, phase after phase. is_over: whether the pods that run are those of
-    the end of a phase, by its number; they must be for _STEADY_S. evicted: how often Kueue evicted
-    one that did not borrow at the time, and that did, by queue."""
+    the end of a phase, by its number; they must be for _STEADY_S. evicted: how many pods of each
+    queue Kueue evicted."""
 
     title: str
     gpus: int
@@ -52,6 +50,8 @@ class Trial:
     def __post_init__(self) -> None:
         self.tag = f"t{next(_NUMBERS)}-"
         self.made = Counter[str]()
+        self.quotas: Mapping[str, float] = {}
+        """The nominal quota of each queue, by the name of its object."""
 
     @property
     def is_done(self) -> bool:
@@ -59,9 +59,11 @@ class Trial:
 
     def objects(self) -> list[dict[str, Any]]:
         capacity = self.gpus * tree.MILLI
-        built = tree.build(queue.raw() for queue in self.queues)
+        queues = tree.build(queue.raw() for queue in self.queues)
+        kueue.divide(queues, capacity)
+        self.quotas = {f"{self.tag}{q}": each.own / tree.MILLI for q, each in queues.items()}
         local = [(NAMESPACE, queue.name) for queue in leaves(self.queues)]
-        made = kueue.objects(built, kueue.shares(built, capacity), capacity, local)
+        made = kueue.objects(queues, local)
         for each in made:
             if each["kind"] == "ResourceFlavor":
                 continue
@@ -72,11 +74,50 @@ class Trial:
         return made
 
 
+class _Holders:
+    """The Workloads that hold quota of each queue, by the order of all changes. Asserts of each
+    evicted one that its queue was above its nominal quota, without those evicted before."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._quotas = {name: quota for trial in trials for name, quota in trial.quotas.items()}
+        self._held: dict[str, set[str]] = {name: set() for name in self._quotas}
+        self.evicted = 0
+
+    def follow(self, server: Server, version: str) -> str:
+        """Read the changes since the version, for a second. Return the version of the last."""
+        for event in server.changes(_WORKLOADS, version):
+            self._change(event)
+            version = event["object"]["metadata"]["resourceVersion"]
+        return version
+
+    def _change(self, event: Mapping[str, Any]) -> None:
+        raw, queue = event["object"], event["object"]["spec"]["queueName"]
+        if queue not in self._held:
+            return  # of an earlier test
+        name, held, state = raw["metadata"]["name"], self._held[queue], raw.get("status", {})
+        is_evicted = "Evicted" in _met(state)
+        if is_evicted and name in held:
+            self.evicted += 1
+            quota = self._quotas[queue]
+            assert len(held) > quota, f"{name} was evicted, and {queue} used {len(held)} of {quota}"
+        if event["type"] == "DELETED" or is_evicted or "admission" not in state:
+            held.discard(name)
+        else:
+            held.add(name)
+
+
+def _met(state: Mapping[str, Any]) -> set[str]:
+    return {each["type"] for each in state.get("conditions", ()) if each["status"] == "True"}
+
+
 def judge(server: Server, trials: Sequence[Trial], within_s: float) -> None:
-    """Run all trials to their end. Assert that each ends in time."""
+    """Run all trials to their end. Assert that each ends in time, and that only Workloads which
+    borrowed were evicted."""
     for trial in trials:
         for each in trial.objects():
             _post(server, each)
+    holders = _Holders(trials)
+    version = server.get(f"{_WORKLOADS}?limit=1")["metadata"]["resourceVersion"]
     by_tag, until_s = {trial.tag: trial for trial in trials}, time.monotonic() + within_s
     while not all(trial.is_done for trial in trials):
         assert time.monotonic() < until_s, [
@@ -84,17 +125,20 @@ def judge(server: Server, trials: Sequence[Trial], within_s: float) -> None:
         ]
         _look(server, by_tag)
         for trial in trials:
-            _advance(server, trial)
-        time.sleep(_LOOK_S)
+            if _advance(server, trial):  # the API server keeps changes for a minute
+                version = holders.follow(server, version)
+        version = holders.follow(server, version)
+    assert holders.evicted >= sum(trial.evicted.total() for trial in trials)
     server.ask("DELETE", _WORKLOADS)
 
 
-def _advance(server: Server, trial: Trial) -> None:
-    """Begin the next phase if the present one is over."""
+def _advance(server: Server, trial: Trial) -> bool:
+    """Begin the next phase if the present one is over. Return whether Workloads were made."""
     now_s = time.monotonic()
     if trial.is_done or (trial.phase >= 0 and not trial.is_over(trial.phase, trial.runs)):
         trial.since_s = now_s
-    elif trial.phase < 0 or now_s - trial.since_s >= _STEADY_S:
+        return False
+    if trial.phase < 0 or now_s - trial.since_s >= _STEADY_S:
         if trial.phase >= 0:
             trial.took_s.append(trial.since_s - trial.begun_s)
         trial.phase, trial.since_s = trial.phase + 1, now_s
@@ -106,6 +150,8 @@ def _advance(server: Server, trial: Trial) -> None:
                     _post(server, _workload(f"{trial.tag}{queue}"))
             trial.made |= Counter(demands)
             trial.begun_s = time.monotonic()
+            return True
+    return False
 
 
 def _look(server: Server, by_tag: Mapping[str, Trial]) -> None:
@@ -116,7 +162,7 @@ def _look(server: Server, by_tag: Mapping[str, Trial]) -> None:
         trial, state = by_tag.get(f"{tag}-"), each.get("status", {})
         if trial is None:
             continue  # of an earlier test
-        met = {c["type"] for c in state.get("conditions", ()) if c["status"] == "True"}
+        met = _met(state)
         if "Evicted" in met and "admission" in state:
             trial.evicted[queue] += 1
             server.ask("DELETE", f"{_WORKLOADS}/{each['metadata']['name']}")

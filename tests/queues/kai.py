@@ -49,8 +49,10 @@ def leaves(queues: Sequence[Q]) -> Sequence[Q]:
     return [queue for queue in queues if queue.name not in inner]
 
 
-def fair_shares(total: int, queues: Sequence[Q], demand: Mapping[str, int]) -> dict[str, float]:
-    """Return KAI's fair share of each queue."""
+def fair_shares(
+    total: int, queues: Sequence[Q], demand: Mapping[str, int], unit: int = 1
+) -> dict[str, float]:
+    """Return KAI's fair share of each queue. unit: 1 divides whole GPUs, 0 does not round."""
     below: dict[str, list[Q]] = {}
     for queue in queues:
         below.setdefault(queue.parent, []).append(queue)
@@ -64,7 +66,7 @@ def fair_shares(total: int, queues: Sequence[Q], demand: Mapping[str, int]) -> d
 
     def down(parent: str, amount: float) -> None:
         siblings = below.get(parent, [])
-        shares.update(_divide(amount, siblings, {q.name: request(q) for q in siblings}))
+        shares.update(_divide(amount, siblings, {q.name: request(q) for q in siblings}, unit))
         for queue in siblings:
             down(queue.name, shares[queue.name])
 
@@ -72,14 +74,16 @@ def fair_shares(total: int, queues: Sequence[Q], demand: Mapping[str, int]) -> d
     return shares
 
 
-def _divide(total: float, queues: Sequence[Q], asked: Mapping[str, float]) -> dict[str, float]:
+def _divide(
+    total: float, queues: Sequence[Q], asked: Mapping[str, float], unit: int
+) -> dict[str, float]:
     """Divide the total among siblings."""
     want = {q.name: min(asked[q.name], math.inf if q.limit < 0 else q.limit) for q in queues}
     fair = {q.name: min(total if q.quota < 0 else q.quota, want[q.name]) for q in queues}
     left = max(0.0, total - sum(fair.values()))
     for priority in sorted({q.priority for q in queues}, reverse=True):
         group = [q for q in queues if q.priority == priority]
-        left, rests = _by_weight(left, group, want, fair)
+        left, rests = _by_weight(left, group, want, fair, unit)
         for name in sorted(rests, key=lambda each: -rests[each]):
             given = max(0.0, min(1.0, left, want[name] - fair[name]))
             fair[name] += given
@@ -88,14 +92,14 @@ def _divide(total: float, queues: Sequence[Q], asked: Mapping[str, float]) -> di
 
 
 def _by_weight(
-    left: float, group: Iterable[Q], want: Mapping[str, float], fair: dict[str, float]
+    left: float, group: Iterable[Q], want: Mapping[str, float], fair: dict[str, float], unit: int
 ) -> tuple[float, dict[str, float]]:
     """Add whole GPUs by weight to `fair`. Return what is left, and each queue's lost fraction."""
     while True:
         hungry = [q for q in group if want[q.name] > fair[q.name] and q.weight > 0]
         weights, amount = sum(q.weight for q in hungry), left
         rests: dict[str, float] = {}
-        if not hungry or amount <= 0:
+        if not hungry or amount <= 1e-9:
             return left, rests
         is_again = False
         for queue in hungry:
@@ -103,7 +107,7 @@ def _by_weight(
             if need <= part:
                 given, is_again = need, is_again or need < part
             else:
-                given = math.floor(part + 1e-9)
+                given = math.floor(part + 1e-9) if unit else part
                 rests[queue.name] = part - given
             fair[queue.name] += given
             left -= given

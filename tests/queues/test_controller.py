@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from gpuslice.contract import names
 from scheduler.events import Events
 from scheduler.metrics import Metrics
-from scheduler.queues import controller, kueue, status
+from scheduler.queues import controller, figures, kueue, tree
 from scheduler.queues.controller import Queues
 from tests.kube.api_server import client_of
 from tests.queues.api import Api
@@ -22,7 +23,8 @@ from tests.support import until_async
 Json = dict[str, Any]
 KUEUE = f"/apis/{kueue.API_VERSION}"
 QUEUES = "/apis/scheduling.run.ai/v2/queues"
-CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/queues.scheduling.run.ai"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD = f"{CRDS}/queues.scheduling.run.ai"
 SIZES = "/api/v1/namespaces/gpuslice-system/configmaps/gpuslice-gpu-sizes"
 LOCAL = f"{KUEUE}/namespaces/team/localqueues"
 EVENTS = "/apis/events.k8s.io/v1/"
@@ -53,7 +55,7 @@ class Scene:
         requests = {names.RESOURCE_MILLI: "300"}
         spec: Json = {"containers": [{"resources": {"requests": requests}}]}
         if gated:
-            spec["schedulingGates"] = [{"name": status.GATE}]
+            spec["schedulingGates"] = [{"name": figures.GATE}]
         metadata = {"name": name, "namespace": namespace, "labels": labels}
         self.api.put(
             f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": metadata, "spec": spec}
@@ -120,7 +122,7 @@ def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_kueues_objects_follow_queues_pods_and_nodes() -> None:
     scene = Scene()
-    leaf, root = f"{KUEUE}/clusterqueues/test", f"{KUEUE}/cohorts/{kueue.ROOT}"
+    leaf, root = f"{KUEUE}/clusterqueues/test", f"{KUEUE}/cohorts/{tree.ROOT}"
     async with scene.running():
         await until_async(lambda: scene.nominal(leaf) == "4000")
         assert scene.nominal(root) == scene.nominal(f"{KUEUE}/cohorts/default") == "0"
@@ -131,9 +133,28 @@ async def test_kueues_objects_follow_queues_pods_and_nodes() -> None:
         await until_async(lambda: scene.nominal(leaf) == "1000")
         scene.gpus = 6
         await until_async(lambda: scene.nominal(f"{KUEUE}/cohorts/default") == "5000")
+        await scene.looked()
         before = len(scene.api.writes)
         await scene.looked()
         assert len(scene.api.writes) == before, "nothing is written that did not change"
+
+
+async def test_a_queue_that_is_created_during_a_step_is_served_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    answer = scene.api.answer
+
+    async def create_meanwhile(request: web.Request) -> web.StreamResponse:
+        if request.method == "POST" and scene.there(f"{QUEUES}/late") is None:
+            scene.queue(Q("late", -1))
+            await scene.looked()
+        return await answer(request)
+
+    monkeypatch.setattr(scene.api, "answer", create_meanwhile)
+    async with scene.running():
+        await until_async(lambda: scene.there(f"{QUEUES}/late"))
+        await until_async(lambda: scene.ready("late").get("reason") == "Served")
 
 
 async def test_a_smaller_capacity_counts_if_it_lasts() -> None:
@@ -232,8 +253,11 @@ async def test_status_events_and_metrics_show_the_use() -> None:
         assert any("do not add up to 0.3 GPUs" in note for note in scene.notes())
         assert any(note.startswith("waits in queue test") for note in scene.notes())
         await scene.looked()
-        assert len(scene.notes()) == 3, "each is said once"
-        assert (scene.gauge("gpus", "quota"), scene.gauge("gpus", "allocated")) == (4.0, 0.3)
+        scene.pod("more", gated=False)
+        await until_async(lambda: scene.amount("allocated") == "600m")
+        await scene.looked()
+        assert len(scene.notes()) == 3, "each is said once, though the use changes"
+        assert (scene.gauge("gpus", "quota"), scene.gauge("gpus", "allocated")) == (4.0, 0.6)
         assert (scene.gauge("pods", "waiting"), scene.gauge("pods", "unplaceable")) == (1.0, 1.0)
         scene.leads = False
         await until_async(lambda: scene.gauge("pods", "waiting") is None)

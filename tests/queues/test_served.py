@@ -18,7 +18,7 @@ from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from lab.cluster.kueue import Kueue
-from scheduler.queues import kueue
+from scheduler.queues import kueue, tree
 from tests.cluster.server import Server
 from tests.queues.conftest import CHART, NAMESPACE
 from tests.queues.kai import Q
@@ -137,7 +137,7 @@ def test_a_pod_beyond_a_limit_waits_and_runs_once_there_is_room(cluster: Cluster
     until(lambda: cluster.notes(second), "an event says what the second waits for")
     (note,) = cluster.notes(second)
     assert note == (
-        "waits in queue capped: the pod requests 0.4 GPUs; capped's limit is 1 GPU, and 0.7 in use"
+        "waits in queue capped and requests 0.4 GPUs; capped's limit is 1 GPU, and 0.7 in use"
     )
     assert cluster.spec(second)["schedulingGates"]
     cluster.delete(first)
@@ -167,7 +167,7 @@ def test_capacity_follows_the_nodes(plane: ControlPlane, cluster: Cluster) -> No
     with Fleet(plane, _MORE.all_nodes()):
         until(lambda: half() == "1500", "6 GPUs are shared by quotas of 6 and 2")
     until(lambda: half() == "1333", "the node's GPUs are gone")
-    assert cluster.nominal("Cohort", kueue.ROOT) == "1", "what rounding lost"
+    assert cluster.nominal("Cohort", tree.ROOT) == "1", "what rounding lost"
 
 
 # --- what people see
@@ -233,7 +233,7 @@ def test_converted_queues_stay_when_kais_are_deleted(plane: ControlPlane, cluste
     until(lambda: cluster.nominal("ClusterQueue", "managed"), "another Queue is translated")
     plane.kubectl("delete", "queues.scheduling.run.ai", "--all")
     until(lambda: not cluster.nominal("ClusterQueue", "managed"), "the scheduler removes its own")
-    kept = (("ClusterQueue", "test"), ("Cohort", "default"), ("Cohort", kueue.ROOT))
+    kept = (("ClusterQueue", "test"), ("Cohort", "default"), ("Cohort", tree.ROOT))
     assert all(cluster.nominal(*each) for each in kept)
     second = cluster.pod("later", "test")
     until(lambda: cluster.is_bound(second), "Kueue still admits")

@@ -1,4 +1,4 @@
-"""A Queue's status, and Events about pods."""
+"""The figures of queues, a Queue's status, and Events about pods."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
-from scheduler.queues import kueue, status, tree
-from scheduler.queues.status import Pod, Use, Work
-from tests.queues.kai import Q
+from scheduler.queues import figures, kueue, status, tree
+from scheduler.queues.figures import Pod, Work
+from scheduler.queues.tree import Queue
+from tests.queues.examples import EXAMPLES, Example
+from tests.queues.kai import Q, leaves
 
 Json = dict[str, Any]
 CAPACITY = 10_000
@@ -18,9 +20,9 @@ QUEUES = (
     *(Q("dept", 4, 5), Q("team", 2, parent="dept"), Q("capped", 1, 2, parent="dept")),
     *(Q("frugal", 1, weight=0), Q("lost", parent="gone")),
 )
-TREE = tree.build(each.raw() for each in QUEUES)
-SHARES = kueue.shares(TREE, CAPACITY)
-LOCAL = {("ns", name): name for name in ("team", "capped", "frugal")} | {("ns", "own"): "theirs"}
+LOCAL = {("ns", name): name for name in ("dept", "team", "capped", "frugal", "lost")} | {
+    ("ns", "own"): "theirs"
+}
 WAITS = Pod("u1", "ns", "p", "team", names.LABEL_KAI_QUEUE, 1000, True, False)
 
 
@@ -28,14 +30,23 @@ def container(milli: object) -> Json:
     return {"resources": {"requests": {names.RESOURCE_MILLI: milli}}}
 
 
-def uses(*works: Work, pods: tuple[Pod, ...] = (), now_s: float = 100.0) -> Any:
-    return status.uses(TREE, works, pods, LOCAL, now_s)
+def counted(
+    *works: Work,
+    pods: tuple[Pod, ...] = (),
+    age_s: float = 100.0,
+    capacity: int = CAPACITY,
+    queues: tuple[Q, ...] = QUEUES,
+) -> tree.Queues:
+    built = tree.build(each.raw() for each in queues)
+    kueue.divide(built, capacity)
+    figures.count(built, works, pods, LOCAL, {each.uid: age_s for each in pods})
+    return built
 
 
-def event_of(each: Pod, *works: Work) -> list[tuple[str, str]]:
-    found = uses(*works, pods=(each,))
-    made = status.events(TREE, SHARES, found, [each], LOCAL, CAPACITY, 100.0)
-    return [(event.reason, event.text) for event in made]
+def event_of(each: Pod, *works: Work, age_s: float = 100.0) -> list[tuple[str, str]]:
+    found = counted(*works, pods=(each,), age_s=age_s)
+    made = status.events(found, [each], LOCAL, {each.uid: age_s})
+    return [(reason, text) for reason, *_, text in made]
 
 
 # --- reading
@@ -52,7 +63,7 @@ def event_of(each: Pod, *works: Work) -> list[tuple[str, str]]:
     ],
 )
 def test_a_pods_request_is_read_from_its_containers(spec: Json, milli: int) -> None:
-    assert status.milli_of(spec) == milli
+    assert figures.milli_of(spec) == milli
 
 
 def workload(*conditions: str, count: int = 1) -> Json:
@@ -65,9 +76,9 @@ def workload(*conditions: str, count: int = 1) -> Json:
 
 
 def test_a_workload_counts_until_it_has_finished() -> None:
-    assert status.work(workload(count=3)) == Work("ns", "team", 750, False)
-    assert status.work(workload("Admitted")) == Work("ns", "team", 250, True)
-    assert status.work(workload("Admitted", "Finished")) is None
+    assert figures.work(workload(count=3)) == Work("ns", "team", 750, False)
+    assert figures.work(workload("Admitted")) == Work("ns", "team", 250, True)
+    assert figures.work(workload("Admitted", "Finished")) is None
 
 
 def test_a_pod_is_read_until_it_ends() -> None:
@@ -76,51 +87,68 @@ def test_a_pod_is_read_until_it_ends() -> None:
             **{"uid": "u", "namespace": "ns", "name": "p"},
             "labels": {names.LABEL_KUEUE_QUEUE: "team", names.LABEL_RUNAI_QUEUE: "team"},
         },
-        "spec": {"schedulingGates": [{"name": status.GATE}], "containers": [container(1000)]},
+        "spec": {"schedulingGates": [{"name": figures.GATE}], "containers": [container(1000)]},
     }
-    read = status.pod(raw, 7.0)
-    assert read == Pod("u", "ns", "p", "team", names.LABEL_RUNAI_QUEUE, 1000, True, False, 7.0)
-    assert status.pod({**raw, "status": {"phase": "Succeeded"}}) is None
+    read = figures.pod(raw)
+    assert read == Pod("u", "ns", "p", "team", names.LABEL_RUNAI_QUEUE, 1000, True, False)
+    assert figures.pod({**raw, "status": {"phase": "Succeeded"}}) is None
     raw["metadata"]["deletionTimestamp"] = "now"
-    assert status.pod(raw) is None
+    assert figures.pod(raw) is None
 
 
 # --- use
 
 
 def test_use_is_summed_to_the_top() -> None:
-    found = uses(
+    found = counted(
         *(Work("ns", "team", 300, True), Work("ns", "team", 500, False)),
         *(Work("ns", "capped", 1000, True), Work("ns", "own", 9000, True)),
+        *(Work("ns", "dept", 5000, True), Work("ns", "lost", 5000, True)),
     )
-    assert found == {
-        "dept": Use(1300, 1800, 1),
-        "team": Use(300, 800, 1),
-        "capped": Use(1000, 1000, 0),
-        "frugal": Use(),
+    used = {name: (each.used, each.wanted, each.waiting) for name, each in found.items()}
+    assert used == {
+        **{"": (1300, 1800, 1), "dept": (1300, 1800, 1), "team": (300, 800, 1)},
+        **{"capped": (1000, 1000, 0), "frugal": (0, 0, 0), "lost": (0, 0, 0)},
     }
 
 
 def test_pods_that_cannot_be_placed_are_counted_after_a_minute() -> None:
     admitted = replace(WAITS, is_gated=False)
-    assert uses(pods=(admitted,), now_s=60.0)["dept"].unplaceable == 1
-    assert uses(pods=(admitted,), now_s=59.0)["dept"].unplaceable == 0
-    assert uses(pods=(replace(admitted, is_bound=True),))["dept"].unplaceable == 0
-    assert uses(pods=(WAITS,))["dept"].unplaceable == 0
+    assert counted(pods=(admitted,), age_s=60.0)["dept"].unplaceable == 1
+    assert counted(pods=(admitted,), age_s=59.0)["dept"].unplaceable == 0
+    assert counted(pods=(replace(admitted, is_bound=True),))["dept"].unplaceable == 0
+    assert counted(pods=(WAITS,))["dept"].unplaceable == 0
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.title)
+def test_a_share_is_what_runs_in_each_example(example: Example) -> None:
+    """The share is in GPUs and not in whole pods, so it differs by less than one."""
+    queues = tree.build(each.raw() for each in example.queues)
+    kueue.divide(queues, example.gpus * tree.MILLI)
+    demand = example.demands[-1]
+    works = [Work("ns", name, 1000, False) for name, count in demand.items() for _ in range(count)]
+    local = {("ns", each.name): each.name for each in leaves(example.queues)}
+    figures.count(queues, works, (), local, {})
+    shares = {name: queues[name].share / tree.MILLI for name in example.runs}
+    for name, runs in example.runs.items():
+        assert abs(shares[name] - runs) < 1, (name, shares)
+    assert sum(shares.values()) == pytest.approx(sum(example.runs.values()), abs=0.01)
 
 
 # --- the Queue's status
 
 
-def condition(name: str, *pods: Pod, queues: Any = TREE, capacity: int = CAPACITY) -> Json:
-    shared = kueue.shares(queues, capacity)
-    found = status.uses(queues, (), pods, LOCAL, 100.0)
-    return dict(status.condition(queues, name, shared, found, queues.faults.get(name)))
+def condition(name: str, *pods: Pod, problem: Any = None, capacity: int = CAPACITY) -> Json:
+    found = counted(pods=pods, capacity=capacity)
+    after = status.status({}, found[name], problem, capacity, "1")
+    assert after is not None
+    (made,) = after["conditions"]
+    return dict(made)
 
 
 def test_the_condition_says_why_a_queue_is_not_served() -> None:
     assert condition("team") == {
-        **{"type": "Ready", "status": "True", "reason": "Served"},
+        **{"type": "Ready", "status": "True", "reason": "Served", "lastTransitionTime": "1"},
         "message": "Kueue serves the queue",
     }
     lost = condition("lost")
@@ -134,24 +162,42 @@ def test_the_condition_says_why_a_queue_is_not_served() -> None:
 
 
 def test_the_status_is_written_only_where_it_differs() -> None:
-    use, stated = Use(1300, 86), condition("dept")
-    raw: Json = {"metadata": {"name": "dept"}}
-    first = status.status(raw, TREE, use, stated, "1")
+    def after(raw: Json, milli: int, now: str) -> Any:
+        queue = counted(Work("ns", "team", milli, True), Work("ns", "team", 86, False))["dept"]
+        return status.status(raw, queue, None, CAPACITY, now)
+
+    first = after({}, 1300, "1")
     assert first is not None
     assert first["allocated"] == {"nvidia.com/gpu": "1300m"}
-    assert first["requested"] == {"nvidia.com/gpu": "86m"}
+    assert first["requested"] == {"nvidia.com/gpu": "1386m"}
     assert first["childQueues"] == ["capped", "team"]
-    assert status.status({**raw, "status": first}, TREE, use, stated, "2") is None
-    changed = status.status({**raw, "status": first}, TREE, Use(2000), stated, "2")
+    assert after({"status": first}, 1300, "2") is None
+    changed = after({"status": first}, 2000, "2")
     assert changed is not None
     assert changed["allocated"] == {"nvidia.com/gpu": "2"}
     assert changed["conditions"][0]["lastTransitionTime"] == "1"
 
 
+def test_the_figures_can_be_read_back() -> None:
+    found = counted(Work("ns", "team", 300, True), Work("ns", "capped", 2500, False))
+    raws = [each.raw() for each in QUEUES]
+    for raw in raws:
+        queue = found[raw["metadata"]["name"]]
+        raw["status"] = status.status(raw, queue, None, CAPACITY, "1")
+    raws.append(Q("new").raw())
+    read = figures.restore(raws)
+    assert (read[""].guaranteed, read[""].used, read[""].waiting) == (CAPACITY, 300, 1)
+    for name in ("dept", "team", "capped", "frugal"):
+        for key in ("guaranteed", "most", "used", "wanted", "waiting", "unplaceable"):
+            assert getattr(read[name], key) == getattr(found[name], key), (name, key)
+        assert read[name].share == round(found[name].share)
+    assert [name for name, each in read.items() if each.fault] == ["lost", "new"]
+
+
 def test_conditions_of_others_stay() -> None:
     theirs = {"type": "Other", "status": "True"}
     raw: Json = {"status": {"conditions": [theirs], "allocated": {"cpu": "1"}}}
-    after = status.status(raw, TREE, None, condition("lost"), "1")
+    after = status.status(raw, Queue("a"), tree.Finding("Problem", "all"), CAPACITY, "1")
     assert after is not None
     assert after.keys() == {"conditions"}
     assert [each["type"] for each in after["conditions"]] == ["Other", "Ready"]
@@ -185,7 +231,7 @@ def test_a_waiting_pod_is_told_queue_limit_and_use(
         replace(WAITS, queue=queue), *(Work("ns", name, milli, True) for name, milli in works)
     )
     assert reason == names.EVENT_QUEUE_WAITING
-    assert text == f"waits in queue {queue}: the pod requests 1 GPU; {part}"
+    assert text == f"waits in queue {queue} and requests 1 GPU; {part}"
 
 
 @pytest.mark.parametrize(
@@ -211,8 +257,7 @@ def test_a_pod_that_no_gpu_has_room_for_is_told() -> None:
     assert "do not add up to 0.8 GPUs" in text
 
 
-@pytest.mark.parametrize(
-    "changed", [{"since_s": 99.0}, {"queue": "own"}, {"is_gated": False, "is_bound": True}]
-)
+@pytest.mark.parametrize("changed", [{"queue": "own"}, {"is_gated": False, "is_bound": True}])
 def test_no_event_about_other_pods(changed: Any) -> None:
     assert event_of(replace(WAITS, **changed)) == []
+    assert event_of(WAITS, age_s=2.0) == []

@@ -20,11 +20,10 @@ def queue(**spec: Any) -> dict[str, Any]:
 
 def test_the_seeds_queues_are_served_without_a_remark() -> None:
     built = tree.build(yaml.safe_load_all(SEED.read_text()))
-    assert [each.name for each in built.served()] == ["default", "test"]
-    assert [each.name for each in built.path("test")] == ["test", "default"]
-    assert [name for name in built.queues if built.is_leaf(name)] == ["test"]
-    assert not built.faults
-    assert not any(each.notes for each in built.queues.values())
+    assert [each.name for each in built[""].tree()] == ["default", "test"]
+    assert [each.name for each in built["test"].path()] == ["test", "default", ""]
+    assert [name for name, each in built.items() if each.is_leaf] == ["test"]
+    assert not any(each.notes or each.fault for each in built.values())
 
 
 def test_absent_fields_are_as_in_kai() -> None:
@@ -53,8 +52,8 @@ def test_amounts_are_thousandths() -> None:
 def test_an_invalid_amount_is_named(field: str, value: Any, must: str) -> None:
     built = tree.build([queue(resources={"gpu": {"limit": -1, field: value}})])
     message = f"spec.resources.gpu.{field}: invalid value {value}: must be {must}"
-    assert built.faults == {"a": tree.Finding("InvalidSpec", message)}
-    assert not [*built.served()]
+    assert built["a"].fault == tree.Finding("InvalidSpec", message)
+    assert not built[""].below
 
 
 @pytest.mark.parametrize(
@@ -63,38 +62,43 @@ def test_an_invalid_amount_is_named(field: str, value: Any, must: str) -> None:
         (
             [Q("a", parent="b"), Q("b", parent="a"), Q("c", parent="a"), Q("d")],
             {
-                "a": ("Cycle", "spec.parentQueue: invalid value a: must not lead back"),
-                "b": ("Cycle", "to a queue below: b > a > b"),
-                "c": ("Cycle", "c > a > b > a"),
+                "a": ("ParentNotServed", "spec.parentQueue: invalid value b: must be a Queue that"),
+                "b": ("ParentNotServed", "in no cycle: b > a > b"),
+                "c": ("ParentNotServed", "in no cycle: c > a > b > a"),
             },
         ),
-        ([Q("a", parent="a")], {"a": ("Cycle", "a > a")}),
+        ([Q("a", parent="a")], {"a": ("ParentNotServed", "a > a")}),
         (
             [Q("a", parent="gone"), Q("b", parent="a")],
             {
                 "a": ("ParentMissing", "spec.parentQueue: invalid value gone: must be the name"),
-                "b": ("ParentMissing", "the queue a above is not served: "),
+                "b": ("ParentNotServed", "b > a > gone"),
             },
         ),
         (
             [Q("a", quota=-7), Q("b", parent="a")],
-            {"a": ("InvalidSpec", "gpu.quota"), "b": ("InvalidSpec", "the queue a above")},
+            {"a": ("InvalidSpec", "gpu.quota"), "b": ("ParentNotServed", "invalid value a")},
         ),
         (
-            [Q("root"), Q("b", parent="root")],
-            {"root": ("InvalidName", "metadata.name"), "b": ("InvalidName", "the queue root")},
+            [Q(tree.ROOT), Q("b", parent=tree.ROOT)],
+            {
+                tree.ROOT: ("InvalidSpec", "metadata.name"),
+                "b": ("ParentNotServed", "invalid value gpus"),
+            },
         ),
     ],
 )
 def test_a_queue_below_a_fault_is_not_served(
     queues: list[Q], faults: dict[str, tuple[str, str]]
 ) -> None:
-    built = tree.build((each.raw() for each in queues), reserved="root")
-    assert built.faults.keys() == faults.keys()
+    built = tree.build(each.raw() for each in queues)
+    found = {name: each.fault for name, each in built.items() if each.fault}
+    assert found.keys() == faults.keys()
     for name, (reason, part) in faults.items():
-        assert built.faults[name].reason == reason
-        assert part in built.faults[name].message
-    assert {each.name for each in built.served()} == {each.name for each in queues} - {*faults}
+        assert found[name].reason == reason
+        assert part in found[name].message
+    served = {each.name for each in built[""].tree()}
+    assert served == {each.name for each in queues} - {*faults}
 
 
 def test_what_has_no_effect_is_said() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import scheduler
 from tests.support import dataclasses_of
 
-_CHANGING = {"Slot", "Use", "_AgentLease", "_Entry", "_Missed", "_Pod", "_Room"}
+_CHANGING = {"Queue", "Slot", "_AgentLease", "_Entry", "_Missed", "_Pod", "_Room"}
 
 
 def test_values_are_frozen() -> None:

@@ -89,12 +89,8 @@ def check_kueue() -> Iterator[str]:
 def reaches_all(hook: dict[str, Any]) -> bool:
     """Return whether pods or workloads need this webhook in namespaces without the label."""
     groups = {group for rule in hook.get("rules", ()) for group in rule.get("apiGroups", ())}
-    selector = hook.get("namespaceSelector", {})
-    values = [selector.get("matchLabels", {}).get(LABEL)]
-    for each in selector.get("matchExpressions", ()):
-        values += each["values"] if (each["key"], each["operator"]) == (LABEL, "In") else ()
-    needed = hook.get("failurePolicy", "Fail") == "Fail" and groups & {"", "apps", "batch", "*"}
-    return bool(needed) and "true" not in values
+    is_needed = hook["failurePolicy"] == "Fail" and groups & {"", "apps", "batch", "*"}
+    return bool(is_needed) and LABEL not in json.dumps(hook["namespaceSelector"])
 
 
 def main(version: str, *components: str) -> int:

@@ -25,7 +25,7 @@ from tests.cluster.admission.counting import (
     with_counts,
     written,
 )
-from tests.cluster.admission.judging import MUTATES, PODS, SWITCHES, all_dialects, tried
+from tests.cluster.admission.judging import DRY, MUTATES, PODS, SWITCHES, all_dialects, tried
 from tests.cluster.admission.random_pods import RANDOM, any_of_koordinator
 from tests.cluster.server import Json, Server
 from tests.requests.koordinator_rows import CORE, MEM, RATIO, SHARED, G
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.cluster
 
 KAI, RUNAI, KUEUE = names.LABEL_KAI_QUEUE, names.LABEL_RUNAI_QUEUE, names.LABEL_KUEUE_QUEUE
 MILLI: Final = names.RESOURCE_MILLI
+WRITTEN: Final = f"resources.limits[{MILLI}]"
 _SEEDED: Final = 40
 _FRACTIONS: Final = (
     *(("0.1", "100"), ("0.2", "200"), ("0.3", "300"), ("0.29", "290"), ("0.57", "570")),
@@ -53,7 +54,7 @@ def on(installed: ControlPlane, server: Server) -> Iterator[None]:
     def in_force() -> bool:
         return (
             all(tried(server, row.pod).policy == policy for policy, row in FIRST.items())
-            and counting(server, pod(asking({MILLI: 1}))).policy == "gpuslice-queues"
+            and written(counting(server, pod(asking(HALF)))) == {"main": "500"}
             and counting(server, unnamed(asking({GPU: 1}))).done
         )
 
@@ -242,42 +243,12 @@ def test_the_label_of_kai_becomes_that_of_kueue(
 # --- what the author wrote
 
 
-def test_a_right_count_stays_and_a_wrong_one_is_refused(server: Server) -> None:
-    raw = pod(asking(HALF), asking({G: 30}, "second"))
+def test_what_the_author_wrote_is_replaced_by_the_right_count(server: Server) -> None:
+    shares = pod(asking(HALF), asking({G: 30}, "second"), container("third"))
+    counts = {"main": "499", "second": "0.3k", "third": "5"}
+    answer = counting(server, with_counts(shares, counts))
+    assert written(answer) == {"main": "500", "second": "300"}
     assert _same(server, with_counts(pod(asking(HALF)), {"main": "500"}))
-    assert written(counting(server, with_counts(raw, {"main": "0.5k"})))["second"] == "300"
-    for counts, says in (
-        ({"main": "499"}, "container main: {}: invalid value 499: must be 500"),
-        ({"second": "1k"}, "container second: {}: invalid value 1k: must be 300"),
-    ):
-        answer = counting(server, with_counts(raw, counts))
-        wanted = f"{says.format(MILLI)}, the thousandths of a GPU that the container requests"
-        assert (answer.policy, answer.text) == ("gpuslice-queues", wanted)
-    none = counting(server, with_counts(pod(container()), {"main": "5"}))
-    absent = "must be absent, as the container requests no share of a GPU"
-    assert none.text == f"container main: {MILLI}: invalid value 5: {absent}"
-
-
-def test_a_wrong_count_in_a_template_is_refused(server: Server) -> None:
-    for path, workload in workloads(with_counts(pod(asking(HALF)), {"main": "5"})).values():
-        assert counting(server, workload, path).policy == "gpuslice-queues"
-
-
-def test_controllers_may_create_pods_with_the_count_of_their_template(server: Server) -> None:
-    """The count of a template is not right for a new one after the sizes have changed."""
-    raw = with_counts(of_kai({"gpu-memory": "2000"}), {"main": "87"})
-    try:
-        set_sizes(server, "40960", "25")
-        path = PODS.replace("/default/", "/counted/") + "?dryRun=All"
-        for user, is_refused in (
-            ("system:serviceaccount:kube-system:job-controller", False),
-            ("system:kube-controller-manager", False),
-            ("tenant", True),
-        ):
-            answer = server.ask("POST", path, raw, user=user, group="system:masters")
-            assert (answer.policy == "gpuslice-queues") == is_refused, answer.text
-    finally:
-        set_sizes(server, _SIZES_TEXT, "45")
 
 
 def test_the_annotations_of_a_pod_that_waits_cannot_change_its_count(server: Server) -> None:
@@ -285,8 +256,26 @@ def test_the_annotations_of_a_pod_that_waits_cannot_change_its_count(server: Ser
     with server.made(collection, of_kai({"gpu-fraction": "0.1"})) as path:
         changed = {"metadata": {"annotations": {"gpu-fraction": "0.9"}}}
         answer = server.patch(path, changed)
-        assert answer.text.startswith(f"container main: {MILLI}: invalid value 100: must be 900")
+        assert answer.text.startswith(f"container main: {WRITTEN}: invalid value 100: must be 900")
         assert server.patch(path, {"metadata": {"annotations": {"a": "b"}}}).done
     with server.made(collection, of_kai({})) as path:
         answer = server.patch(path, changed)
-        assert answer.text == f"{missing('main', '900')}, from the creation of the pod on"
+        assert answer.text == f"{missing('main', '900')}, from the creation of the object on"
+
+
+def test_a_suspended_job_cannot_change_its_count(server: Server) -> None:
+    """Kueue's own changes are not judged, also if the right count has changed since."""
+    path, job = workloads(of_kai({"gpu-memory": "2000"}))["Job"]
+    job["spec"]["suspend"] = True
+    made = server.make(path.replace("/default/", "/counted/"), job)
+    try:
+        set_sizes(server, "40960", "25")
+        template = {"metadata": {"annotations": {"a": "b"}}}
+        started = {"spec": {"template": template, "suspend": False}}
+        assert server.patch(f"{made}{DRY}", started).done
+        template["metadata"]["annotations"] = {"gpu-memory": "4000"}
+        answer = server.patch(f"{made}{DRY}", {"spec": {"template": template}})
+        assert answer.text.startswith(f"container main: {WRITTEN}: invalid value 87: must be 98")
+    finally:
+        server.ask("DELETE", f"{made}?propagationPolicy=Background")
+        set_sizes(server, _SIZES_TEXT, "45")

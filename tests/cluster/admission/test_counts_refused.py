@@ -11,7 +11,7 @@ from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import STOCK
 from tests.cluster.admission.counting import counting, missing, queues, set_sizes, with_counts
-from tests.cluster.admission.judging import tried
+from tests.cluster.admission.judging import DRY, PODS, tried
 from tests.cluster.server import Json, Server
 from tests.requests.koordinator_rows import MEM, G
 from tests.requests.pods import HALF, asking, container, pod, workloads
@@ -58,6 +58,33 @@ def test_the_text_has_what_to_write(server: Server) -> None:
         pod(container(), scheduler=STOCK),
     ):
         assert counting(server, raw).done
+
+
+def test_a_wrong_count_is_refused(server: Server) -> None:
+    raw = pod(asking(HALF), asking({G: 30}, "second"), container("third"))
+    right = {"main": "500", "second": "0.3k"}
+    assert counting(server, with_counts(raw, right)).done
+    field = f"resources.limits[{names.RESOURCE_MILLI}]"
+    for wrong, says in (
+        ({"main": "499"}, f"container main: {field}: invalid value 499: must be 500"),
+        ({"second": "1k"}, f"container second: {field}: invalid value 1k: must be 300"),
+        ({"third": "5"}, f"container third: {field}: invalid value 5: must be absent"),
+    ):
+        answer = counting(server, with_counts(raw, right | wrong))
+        assert (answer.policy, answer.text) == ("gpuslice-queues", says + _WHY)
+
+
+def test_controllers_may_create_pods_with_the_count_of_their_template(server: Server) -> None:
+    """The count of a template is not right for a new one after the sizes have changed."""
+    raw = with_counts(pod(asking({MEM: "20Gi"})), {"main": "87"})
+    path = PODS.replace("/default/", "/counted/") + DRY
+    for user, is_refused in (
+        ("system:serviceaccount:kube-system:job-controller", False),
+        ("system:kube-controller-manager", False),
+        ("tenant", True),
+    ):
+        answer = server.ask("POST", path, raw, user=user, group="system:masters")
+        assert (answer.policy == "gpuslice-queues") == is_refused, answer.text
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
