@@ -21,10 +21,12 @@ from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
+from nri_plugin.gpu.audit import Audit
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.gpu.record import Record
+from nri_plugin.host import bundle
 from nri_plugin.host.descriptors import version
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import Lock
@@ -108,6 +110,14 @@ class _Agent:
             parts.notices,
             gpus=lambda: inventory.seen,
             whole=lambda: self._service.node.modes.held,
+            audit=Audit(
+                settings.store_dir,
+                parts.metrics,
+                parts.notices,
+                files.plan,
+                lambda container_id: bundle.names_of(settings.containerd_state, container_id),
+                settings.code_bytes,
+            ),
         )
         self._observer = Observer(parts.metrics, parts.readiness, self._service.granted)
         self._lock = Lock(settings.run_dir, identity)

@@ -95,6 +95,15 @@ class Metrics:
         self.not_in_place = self._counter(
             "gpuslice_limit_not_in_place_total", "Containers whose limit is missing."
         )
+        self.audit_findings = self._gauge(
+            "gpuslice_audit_findings",
+            "1 while the audit sees it, 0 afterwards.",
+            *_CONTAINER[:3],
+            "finding",
+        )
+        self.audit_looks = self._counter(
+            "gpuslice_audit_looks_total", "Looks of the audit at the containers' processes."
+        )
         self.unlimited = self._counter(
             "gpuslice_containers_unlimited_total", "Containers with GPUs and no share.", "source"
         )

@@ -13,6 +13,7 @@ _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
 _FAULTS: Final = "a row of make faults like those that run in make test"
+_WAYS: Final = "more ways round a limit; chroot, LD_AUDIT and a removal run in make test"
 _KUEUE: Final = "needs Kueue, which make setup does not build"
 _SEEDS: Final = "more seeds of a random test; others run in make test"
 
@@ -44,6 +45,9 @@ THOROUGH: Final = {
     "tests/node/test_fault_matrix.py::*[[]answer]": _FAULTS,
     "tests/node/test_fault_matrix.py::*[[]pieces]": _FAULTS,
     "tests/node/test_fault_matrix.py::test_without_our_measures_*": _FAULTS,
+    "tests/node/audit/test_bypasses.py::*[[][auvl/]*": _WAYS,
+    "tests/node/audit/test_bypasses.py::*[[]code*": _WAYS,
+    "tests/node/audit/test_honest.py::test_a_thousand_*": "one of each kind runs",
     "tests/node/test_policy.py::test_a_container_restarted_100_times": _KILLS,
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
     "tests/docker/test_restarts.py::test_[ac]*": "dockerd killed, reboots; test_no_start_* runs",

@@ -98,13 +98,14 @@ class Cluster:
     nodes: Sequence[Node]
     waiting: Sequence[Waiting]
 
-    def only(self, nodes: Sequence[str] | None) -> Cluster:
-        """Return the cluster with these nodes; all for None. Raises LookupError."""
+    def only(self, nodes: Sequence[str] | None, flag: str = "--node") -> Cluster:
+        """Return the cluster with these nodes; all for None. Raises LookupError, which names the
+        `flag`."""
         if nodes is None:
             return self
         kept = [node for node in self.nodes if node.name in nodes]
         for name in sorted({*nodes} - {node.name for node in kept}):
-            raise LookupError(f"--node: invalid value {name}: must be a node with a Device object")
+            raise LookupError(f"{flag}: invalid value {name}: must be a node with a Device object")
         return Cluster(kept, self.waiting)
 
 

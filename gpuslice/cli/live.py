@@ -1,7 +1,7 @@
 """Reads the cluster and the live use of its GPUs, with the user's rights only.
 
 Grants come from one list of Devices and one of pods. Use comes from the metrics of the agents of
-the shown nodes, through pods/portforward, at most _AT_ONCE at the same time. What the user may not
+the shown nodes, through pods/portforward, at most AT_ONCE at the same time. What the user may not
 read is left out, and `notices` names the missing right.
 """
 
@@ -23,7 +23,7 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import FORBIDDEN, KubeError
 from gpuslice.kube.fields import Json
 
-_AT_ONCE: Final = 50
+AT_ONCE: Final = 50
 _TIMEOUT_S: Final = 8.0
 _GRANTS_S: Final = 10.0
 """Interval between two lists of the pods. Use is read more often, and costs the API server less."""
@@ -54,7 +54,7 @@ class Reader:
 
     async def use(self, nodes: Iterable[Node]) -> bool:
         """Read the nodes' use from their agents. Return whether any of them answers."""
-        limit = asyncio.Semaphore(_AT_ONCE)
+        limit = asyncio.Semaphore(AT_ONCE)
         failed: list[str] = []
 
         async def ask(node: Node) -> bool:
@@ -63,10 +63,7 @@ class Reader:
                 if "use" in self.notices:
                     return False
                 try:
-                    if node.agent is None:
-                        raise ValueError("no agent runs there")
-                    where = (names.NAMESPACE, *node.agent, "/metrics", _TIMEOUT_S)
-                    sample = parse(await port_forward.get(self.kube, *where), self.clock())
+                    sample = parse(await self.page(node), self.clock())
                 except (KubeError, ValueError) as error:
                     if getattr(error, "status", 0) == FORBIDDEN:
                         self.notices["use"] = _missing("pods/portforward", "get, create")
@@ -83,6 +80,13 @@ class Reader:
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             self.notices["agents"] = f"the use of some nodes is not known: {min(failed)}{more}"
         return any(answered)
+
+    async def page(self, node: Node) -> bytes:
+        """Return the metrics of the node's agent. Raises KubeError and ValueError."""
+        if node.agent is None:
+            raise ValueError("no agent runs there")
+        where = (names.NAMESPACE, *node.agent, "/metrics", _TIMEOUT_S)
+        return await port_forward.get(self.kube, *where)
 
     async def rates(self, nodes: Sequence[Node], pause_s: float) -> None:
         """Read the nodes' use twice, because a rate needs two samples."""

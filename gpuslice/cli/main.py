@@ -14,6 +14,7 @@ COMMANDS: Final = (
     ("top", "show GPUs and slices, and their use", "gpuslice.cli.top"),
     ("ui", "show them in a browser, on this machine", "gpuslice.cli.ui"),
     ("explain", "why a pod waits, was refused or is slow", "gpuslice.cli.explain"),
+    ("audit", "show containers that escape their limit", "gpuslice.cli.audit"),
     ("queues", "show KAI's queues, or convert them to Kueue's", "gpuslice.cli.queues"),
     ("doctor", "check this node, and list what to change", "nri_plugin.doctor.command"),
     ("simulate", "show where pods would be placed, and why", "scheduler.command_line"),

@@ -29,6 +29,7 @@ class Do(StrEnum):
 
     ADD_NODE = "add a node with such GPUs, or change what the pod requests"
     AGENT = f"find the node's agent, and its log: kubectl {_AGENTS}"
+    BYPASSED = "find the named program, which escapes the limit, and recreate the pod without it"
     CAPACITY = "request less, wait until another pod of the node ends, or add a node"
     CORE = f"request more {names.RESOURCE_CORE}, or place the pod beside fewer pods"
     CRITERIA = "change what kube-scheduler names above: other requests, selectors or taints"
@@ -127,6 +128,7 @@ EVENTS: Final[Mapping[str, Do]] = {
     names.EVENT_LIMIT_NOT_IN_PLACE: Do.RESCHEDULE,
     names.EVENT_WITHOUT_GPU: Do.POD,
     names.EVENT_LIMIT_NOT_ENFORCEABLE: Do.IMAGE,
+    names.EVENT_LIMIT_BYPASSED: Do.BYPASSED,
     names.EVENT_CAPABILITIES_CUT: Do.OPERATOR,
     events.POD_PROBLEM: Do.POD,
     events.POD_NOTICE: Do.POD,

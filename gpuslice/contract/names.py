@@ -200,6 +200,8 @@ gives no GPU, containers/records.py for a container created while no agent ran."
 EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 """Event reason: the container's entry point does not load preloaded libraries, or a kernel runs for
 so long that the container exceeds its share of compute."""
+EVENT_LIMIT_BYPASSED: Final = "LimitBypassed"
+"""Event reason: from outside, a container is seen to escape its limit (gpu/audit.py)."""
 EVENT_CAPABILITIES_CUT: Final = "DriverCapabilitiesCut"
 """Event reason: a container requests driver capabilities that the operator does not allow."""
 EVENT_QUEUE_WAITING: Final = "GPUQueueWaiting"

@@ -28,6 +28,7 @@ from gpuslice.gpu import bookings
 from gpuslice.gpu.bookings import BookingsError
 from gpuslice.kube.log_lines import Formatter, Line
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
+from nri_plugin.gpu.audit import Audit
 from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.host.lock import Lock
 from nri_plugin.metrics import Metrics
@@ -153,7 +154,9 @@ class _Host:
         chosen, metrics, nvml = self._machine.settings, Metrics(), self._machine.inventory.nvml
         arbiter = ArbiterProcess(chosen.run_dir, chosen.environment, metrics)
         holds = lambda: self._reconciler.holds  # noqa: E731
-        measuring = Measuring(chosen.run_dir, holds, nvml, metrics, Notices())
+        notices = Notices()
+        audit = Audit(chosen.store_dir, metrics, notices, self._machine.files.plan)
+        measuring = Measuring(chosen.run_dir, holds, nvml, metrics, notices, audit=audit)
         return (("arbiter", arbiter.run), ("measuring", measuring.run))
 
 

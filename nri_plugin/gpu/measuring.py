@@ -1,21 +1,21 @@
-"""Measures each container's overhead once a second, and writes it into the grant.
+"""Measures each container's overhead once a second, and writes it into the grant; audits it.
 
 NVML reports the GPU memory of each process, and control groups map processes to containers. The
 overhead is this memory less the charge in the region (gpuslice/contract/overhead.py). Where NVML
 has no value (some MIG drivers, a GPU that does not answer), the grant stays unchanged. The same
 reads of regions supply compute_use.py. A worker thread reads files and /proc; no container waits.
-While no container uses a GPU, samples are less frequent.
+While no container uses a GPU, samples are less frequent. The audit (audit.py) judges each sample,
+and looks between two samples where they are far apart or it has something to confirm.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,10 @@ from gpuslice.contract.overhead import PERIOD_S, WINDOW
 from gpuslice.gpu.account import Account, Measured, Memory, RegionError, Use
 from gpuslice.gpu.answers import Usage, Utilization, by_pid
 from gpuslice.kube.log_lines import Line
+from nri_plugin.gpu import audit
+from nri_plugin.gpu.audit import Audit
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
+from nri_plugin.gpu.container_processes import container_of
 from nri_plugin.gpu.memory_use import MemoryUse, Overheads
 from nri_plugin.gpu.nvml_process import Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import PROCESSES
@@ -38,10 +41,12 @@ from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
 
-_UNUSED_PERIOD_S: Final = 3.0
+_LOOK_S: Final = 1.3
+"""The longest interval between two looks of the audit."""
+_AGAIN_S: Final = 0.3
+"""Interval after which a second look confirms what the first one showed."""
+_UNUSED_PERIOD_S: Final = 2 * _LOOK_S
 """Interval after a sample that found neither processes of containers on a GPU nor new work."""
-
-_SEPARATORS: Final = re.compile("[/:.-]")
 
 
 @dataclass(eq=False)
@@ -62,12 +67,14 @@ class Measuring:
     """Returns the node's GPUs."""
     whole: Callable[[], Container[str]] = tuple
     """Returns the UUIDs of GPUs that pods hold whole."""
+    audit: Audit | None = None
     pause_s: float = PERIOD_S
     """Seconds until the next sample is due."""
     _measured: dict[str, tuple[Account, Measured]] = field(default_factory=dict)
     _problem: str = ""
     _without_figure: int = 0
     _uses: Mapping[str, Mapping[str, Use]] = field(default_factory=dict)
+    _suspects: bool = False
 
     def __post_init__(self) -> None:
         self._compute = ComputeUse(self.metrics, self.notices)
@@ -79,7 +86,23 @@ class Measuring:
     async def run(self) -> None:
         while True:
             await self.sample()
-            await asyncio.sleep(self.pause_s)
+            left_s, step_s = self.pause_s, _AGAIN_S if self._suspects else _LOOK_S
+            while left_s > 0:
+                await asyncio.sleep(min(left_s, step_s))
+                left_s, step_s = left_s - step_s, _LOOK_S
+                if left_s > 0 and await self.look():
+                    left_s = min(left_s, _AGAIN_S)
+
+    async def look(self) -> bool:
+        """Audit without a sample. Return whether processes of containers are on a GPU."""
+        holds = tuple(hold for hold in self.holds() if hold.adjusted)
+        sample = _Sample(self.proc, {hold.container_id: hold.key for hold in holds})
+        usage: Usage = {}
+        with suppress(ChildError, TimeoutError, ValueError):
+            usage, _ = _by_gpu(await self.nvml.ask(PROCESSES))
+            await self._worker.run(partial(sample.end, usage), self.deadline_s)
+        await self._judge(holds, sample, usage)
+        return any(sample.pids.values())
 
     async def sample(self) -> None:
         """Take one sample. A failure is logged once, and the grants stay unchanged."""
@@ -96,9 +119,11 @@ class Measuring:
             self._compute.utilization((), {}, {})
             self._memory.add(self.gpus(), every_hold, {}, {})
             self._show({})
+            await self._judge((), _Sample(self.proc, {}), {})
             self._sampled_s = self.now()
             return
         sample = _Sample(self.proc, keys, self._measured)
+        usage: Usage = {}
         utilized: Utilization = {}
         try:
             await self._worker.run(sample.begin, self.deadline_s)
@@ -121,6 +146,20 @@ class Measuring:
         violations = {key: measured.violations for key, (_, measured) in self._measured.items()}
         self._memory.add(self.gpus(), every_hold, sample.memories, violations)
         self._show(overheads, sample.strangers)
+        await self._judge(holds, sample, usage)
+
+    async def _judge(self, holds: Sequence[Hold], sample: _Sample, usage: Usage) -> None:
+        """Audit what was just sampled."""
+        if self.audit is None:
+            return
+        seen = audit.Sample(holds, usage, sample.owners, sample.cgroups, sample.own)
+        looking = partial(self.audit.look, seen)
+        try:
+            suspicions = await self._worker.run(looking, self.deadline_s) if holds else ()
+        except (OSError, TimeoutError) as error:
+            _LOG.debug(Line("not audited", error=error))
+            return
+        self._suspects = self.audit.report(holds, suspicions)
 
     def _missing(self, overheads: Overheads) -> str:
         """Return the problem to log; "": none. A missing value becomes a problem after WINDOW
@@ -166,7 +205,7 @@ class _Sample:
 
     proc: Path
     keys: Mapping[str, str]
-    measured: Mapping[str, tuple[Account, Measured]]
+    measured: Mapping[str, tuple[Account, Measured]] = field(default_factory=dict)
     readings: dict[str, Reading] = field(default_factory=dict)
     """The use of compute by key of the grant's files."""
     pids: Mapping[str, set[int]] = field(default_factory=dict)
@@ -175,6 +214,11 @@ class _Sample:
     """The memory of each GPU by key of the grant's files."""
     strangers: Mapping[str, set[str]] = field(default_factory=dict)
     """The control groups of processes without a share of the GPU, by UUID."""
+    cgroups: Mapping[int, str] = field(default_factory=dict)
+    """The control groups of the processes that NVML lists; "" of an exited one."""
+    owners: Mapping[int, str | None] = field(default_factory=dict)
+    """The IDs of their containers; None of a container without a share."""
+    own: str = ""
     _files: ExitStack = field(default_factory=ExitStack)
     _begun: dict[str, Sequence[int]] = field(default_factory=dict)
 
@@ -207,15 +251,19 @@ class _Sample:
     def _find_containers(self, usage: Usage) -> None:
         """Assign the processes that NVML lists to containers, by their control groups."""
         pids: dict[str, set[int]] = defaultdict(set)
-        own = self._cgroup("self")
-        cgroups = {pid: self._cgroup(pid) for listed in usage.values() for pid in listed or ()}
-        owners = {pid: container_of(cgroup, self.keys) for pid, cgroup in cgroups.items()}
+        self.own = self._cgroup("self")
+        self.cgroups = cgroups = {
+            pid: self._cgroup(pid) for listed in usage.values() for pid in listed or ()
+        }
+        self.owners = owners = {
+            pid: container_of(cgroup, self.keys) for pid, cgroup in cgroups.items()
+        }
         for pid, container_id in owners.items():
             if container_id is not None:
                 pids[self.keys[container_id]].add(pid)
         self.pids = pids
         self.strangers = {
-            uuid: {cgroups[pid] for pid in listed if owners[pid] is None} - {own, ""}
+            uuid: {cgroups[pid] for pid in listed if owners[pid] is None} - {self.own, ""}
             for uuid, listed in usage.items()
             if listed is not None
         }
@@ -226,20 +274,3 @@ class _Sample:
             return (self.proc / str(pid) / "cgroup").read_text()
         except (OSError, ValueError):
             return ""
-
-
-def container_of(cgroup: str, known: Container[str]) -> str | None:
-    """Return the ID of the known container in which a process runs; None: it runs in none. cgroup:
-    the text of the process's /proc/PID/cgroup.
-
-    The name of a container's control group contains the ID: `ID` (cgroupfs),
-    `cri-containerd-ID.scope` (systemd), `SLICE:cri-containerd:ID` (systemd's names, created by
-    cgroupfs). The process may be in a group below. Cgroup v1 has a line per hierarchy, v2 has one.
-    """
-    for line in cgroup.splitlines():
-        path = line.split(":", 2)[-1]
-        for part in path.split("/"):
-            for name in (part, *_SEPARATORS.split(part)):
-                if name and name in known:
-                    return name
-    return None

@@ -29,6 +29,10 @@ STATES: Final = (
 """containerd's state directories: the default, and those of k3s and RKE2, k0s, and MicroK8s."""
 
 _PREFIX: Final = "CAP_"
+_NAMES: Final = tuple(
+    f"io.kubernetes.cri.{name}" for name in ("sandbox-namespace", "sandbox-name", "container-name")
+)
+"""Annotations of containerd's bundles."""
 _OVER_HOST: Final = "SYS_PTRACE"
 
 LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
@@ -107,6 +111,18 @@ def config(bundle: Path) -> Config:
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f"{bundle}/config.json is not as the runtime reads it: {error!r}") from error
+
+
+def names_of(containerd_state: Path, container_id: str) -> tuple[str, str, str] | None:
+    """Return a container's namespace, pod and name. None: they are not known. `container_id` must
+    be a plain file name."""
+    try:
+        with (directory(containerd_state, container_id) / "config.json").open("rb") as file:
+            written = json.loads(file.read(_CONFIG_BYTES))["annotations"]
+        namespace, pod, container = (str(written[name]) for name in _NAMES)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return namespace, pod, container
 
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:

@@ -35,7 +35,7 @@ _TEXT_MAX: Final = 500
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 STOPPED: Final = "the agent was stopped"
 _WRITTEN_WITHIN_S: Final = 4.0
-_EVENTS_LOOK_S: Final = 0.5
+_EVENTS_LOOK_S: Final = 0.2
 _AGAIN_S: Final = 5.0
 
 

@@ -30,7 +30,8 @@ class Location:
 @dataclass(frozen=True, slots=True)
 class Line:
     """One mount. root: the mounted directory or file in its file system. point: the mount point.
-    shared: later mounts below it propagate to other namespaces."""
+    shared: later mounts below it propagate to other namespaces. number, parent: the kernel's IDs of
+    the mount, and of the mount on which it is mounted."""
 
     device: str
     root: str
@@ -39,6 +40,8 @@ class Line:
     type: str
     source: str
     shared: bool
+    number: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,14 @@ def parse(text: str) -> Iterator[Line]:
         fields = line.split(" ")
         try:
             after = fields.index(_OPTIONAL_FIELDS_END, 6)
-            _, _, device, root, point, options, *_ = fields
+            number, parent, device, root, point, options, *_ = fields
             kind, source = fields[after + 1 : after + 3]
         except ValueError:
             continue
         writable = "rw" in options.split(",")
         shared = any(field.startswith("shared:") for field in fields[6:after])
-        yield Line(device, _plain(root), _plain(point), writable, kind, _plain(source), shared)
+        places = _plain(root), _plain(point)
+        yield Line(device, *places, writable, kind, _plain(source), shared, number, parent)
 
 
 def location_of(lines: Sequence[Line], path: str) -> Location | None:
@@ -76,6 +80,23 @@ def location_of(lines: Sequence[Line], path: str) -> Location | None:
     if best is None:
         return None
     return Location(best.device, normal(f"{best.root}/{path[len(best.point) :]}"))
+
+
+def visible_at(lines: Sequence[Line], path: str) -> Location | None:
+    """Locate what a program finds at a path without links, as the kernel does: from the root, mount
+    by mount. `location_of` also finds a mount that another one hides. None: there is no root."""
+    numbers = {line.number for line in lines if line.parent != line.number}
+    upper = {(line.parent, line.point): line for line in lines if line.parent != line.number}
+    parts = path.strip("/").split("/") if path != "/" else []
+    roots = (line for line in lines if line.point == "/" and line.parent not in numbers)
+    current = next(roots, None)
+    for depth in range(len(parts) + 1):
+        place = "/" + "/".join(parts[:depth])
+        while current is not None and (current.number, place) in upper:
+            current = upper[current.number, place]
+    if current is None:
+        return None
+    return Location(current.device, normal(f"{current.root}/{path[len(current.point) :]}"))
 
 
 def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:

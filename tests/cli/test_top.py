@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +10,14 @@ from aiohttp import web
 
 from gpuslice.cli import cluster, top_view
 from gpuslice.cli.cluster import Cluster
-from gpuslice.cli.first_lists import DEVICES
 from gpuslice.cli.live import Reader
 from gpuslice.cli.use import Sample, SliceUse, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
 from gpuslice.kube.errors import KubeError
-from tests.cli.objects import GIB, GPU, agent, devices, holder, page, pod, waiting
-from tests.kube.api_server import client_of, listed, refuse
+from tests.cli.objects import GIB, GPU, devices, holder, page, pod, waiting
+from tests.cli.served import served
+from tests.kube.api_server import client_of
 from tests.support import Clock
 
 KEY = ("ns", "p", "main", GPU)
@@ -129,43 +127,9 @@ def test_an_agent_without_a_metric_leaves_it_unknown() -> None:
 # --- the API server
 
 
-def _served(
-    *pods: Any, may_forward: bool = True, may_list: bool = True
-) -> Callable[[web.Request], Any]:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if request.path == DEVICES:
-            return listed(*devices())
-        if request.path.endswith("/portforward"):
-            return await _forward(request) if may_forward else refuse(403, "Forbidden", "no")
-        if request.path == "/api/v1/pods" and not may_list:
-            return refuse(403, "Forbidden", "no")
-        if request.path.endswith(f"{names.NAMESPACE}/pods"):
-            return listed(agent())
-        return listed(*pods, agent())
-
-    return answer
-
-
-async def _forward(request: web.Request) -> web.StreamResponse:
-    """Answer as the kubelet does, with the page in pieces."""
-    assert request.query["ports"] == "10275"
-    socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
-    await socket.prepare(request)
-    for channel in (0, 1):
-        await socket.send_bytes(bytes((channel,)) + struct.pack("<H", 10275))
-    asked = await socket.receive_bytes()
-    assert asked.startswith(b"\0GET /metrics HTTP/1.0\r\n")
-    body = page("p", 5 * GIB)
-    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    for at in range(0, len(whole), 1000):
-        await socket.send_bytes(b"\0" + whole[at : at + 1000])
-    await socket.close()
-    return socket
-
-
 async def test_a_reader_lists_once_in_ten_seconds_and_asks_the_agents() -> None:
     clock = Clock()
-    async with client_of(_served(holder("p", 20, 50))) as kube:
+    async with client_of(served(holder("p", 20, 50))) as kube:
         reader = Reader(kube, clock=clock)
         found = await reader.grants()
         assert await reader.use(found.nodes)
@@ -179,7 +143,7 @@ async def test_a_reader_lists_once_in_ten_seconds_and_asks_the_agents() -> None:
 
 
 async def test_a_node_without_an_agent_is_named() -> None:
-    async with client_of(_served(holder("p", 20, 50))) as kube:
+    async with client_of(served(holder("p", 20, 50))) as kube:
         reader = Reader(kube)
         (node,) = (await reader.grants()).nodes
         node.agent = None
@@ -195,7 +159,7 @@ def test_refusals_and_violations_are_behind_the_name() -> None:
 
 
 async def test_without_portforward_one_line_names_the_right() -> None:
-    async with client_of(_served(holder("p", 20, 50), may_forward=False)) as kube:
+    async with client_of(served(holder("p", 20, 50), may_forward=False)) as kube:
         reader = Reader(kube)
         assert not await reader.use((await reader.grants()).nodes)
         (line,) = reader.notices.values()
@@ -206,7 +170,7 @@ async def test_without_portforward_one_line_names_the_right() -> None:
 
 
 async def test_without_a_right_to_all_pods_a_namespace_still_has_its_own() -> None:
-    async with client_of(_served(holder("p", 20, 50), may_list=False)) as kube:
+    async with client_of(served(holder("p", 20, 50), may_list=False)) as kube:
         reader = Reader(kube, "ns")
         found = await reader.grants()
         assert [each.pod for each in found.nodes[0].gpus[0].slices] == ["p"]

@@ -12,9 +12,12 @@ from lab.node.catalogue import OWN_PRELOAD
 from lab.node.cri import Container
 from lab.node.lab import Lab
 from tests.node.scene import (
+    AUDITS,
     LAUNCHER,
     LINKED_PROBE,
     LOAD,
+    NAMESPACED,
+    PLUGIN,
     PROBE,
     SETUID_PROBE,
     Files,
@@ -39,12 +42,17 @@ def test_programs(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     include = f"-I{_PROBE_SOURCE.parent}"
     driver = ("-DLINKED", f"-L{build_dir / 'lib' / 'simgpu'}", "-l:libcuda.so.1", "-ldl")
     probe = built("probe", _PROBE_SOURCE, include, "-ldl")
+    shared = ("-shared", "-fPIC")
+    plugin = (*shared, "-Dmain=probe", "-Wno-missing-prototypes", *driver)
     return {
         PROBE: (probe, 0o755),
         SETUID_PROBE: (probe, 0o4755),
         LINKED_PROBE: (built("linked", _PROBE_SOURCE, include, *driver), 0o755),
         LAUNCHER: (built("launcher", _C / "launcher.c", "-static"), 0o755),
-        OWN_PRELOAD: (built("own", _C / "own.c", "-shared", "-fPIC"), 0o644),
+        OWN_PRELOAD: (built("own", _C / "own.c", *shared), 0o644),
+        NAMESPACED: (built("namespaced", _C / "own_namespace.c", "-ldl"), 0o755),
+        PLUGIN: (built("plugin", _PROBE_SOURCE, include, *plugin), 0o644),
+        AUDITS: (built("audits", _C / "audits.c", *shared, "-nostdlib"), 0o644),
         LOAD: (build_dir / "bin/cuda-load", 0o755),
     }
 

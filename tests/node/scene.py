@@ -37,6 +37,11 @@ LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
 LAUNCHER = "/opt/test/launcher"
 LOAD = "/opt/test/cuda-load"
+NAMESPACED = "/opt/test/namespaced"
+"""Runs the probe of PLUGIN, which is linked with the driver, in an own namespace (dlmopen)."""
+PLUGIN = "/opt/test/plugin.so"
+AUDITS = "/opt/test/audits.so"
+"""A library that keeps the loader from gpuslice's library (rtld-audit(7))."""
 OWN = Process(PYTHON_IMAGE)
 NONE = f"{names.ENV_VISIBLE_DEVICES}={names.VISIBLE_DEVICES_NONE}\n"
 Files: TypeAlias = Mapping[str, tuple[Path, int]]

@@ -13,6 +13,7 @@ from lab.node.cri import CriError, Process, Sandbox
 from lab.node.lab import Lab
 from tests.support import run
 
+from .attacks import ENTER
 from .scene import HALF, OWN, WHOLE, agent_with, granted, one, probe, refused, said
 
 pytestmark = pytest.mark.node
@@ -50,16 +51,6 @@ def test_a_neighbour_with_a_capability_that_sees_its_processes(lab: Lab) -> None
         assert probe(main).held_to(HALF)
 
 
-_ENTER = f"""
-import ctypes, glob, os
-libc = ctypes.CDLL(None)
-granted = glob.glob("/proc/[0-9]*/root{names.CONTAINER_DIR}")[0]
-process = granted.split("/")[2]
-assert libc.setns(os.open("/proc/" + process + "/ns/mnt", os.O_RDONLY), 0) == 0
-assert libc.umount2({names.CONTAINER_PRELOAD.encode()!r}, 0) == 0
-"""
-
-
 def test_a_capability_that_the_operator_allows(lab: Lab) -> None:
     with agent_with(lab, "--allow-capability", "SYS_ADMIN"):
         with granted(lab, STRONG) as container:
@@ -67,7 +58,7 @@ def test_a_capability_that_the_operator_allows(lab: Lab) -> None:
         with lab.pod("shared", one(lab), of=Sandbox(pid="POD")) as pod:
             main, helper = pod.run("main", OWN), pod.run("helper", STRONG)
             assert probe(main).held_to(HALF)
-            assert helper.exec(["python3", "-c", _ENTER]) == (0, "", "")
+            assert helper.exec(["python3", "-c", ENTER]) == (0, "", "")
             assert probe(main).escaped_to(WHOLE)
 
 

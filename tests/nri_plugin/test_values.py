@@ -7,8 +7,8 @@ from nri_plugin.policy.checks import Request
 from tests.support import dataclasses_of
 
 _CHANGING = (
-    "Answers ArbiterProcess Child Contexts Copy DevicePlugin Endpoint Generator Measuring "
-    "NvmlProcess Observer Store _Sample"
+    "Answers ArbiterProcess Child Contexts Copy DevicePlugin Endpoint Generator Judge Measuring "
+    "NvmlProcess Observer Process Store _Mounts _Sample"
 )
 
 

@@ -12,6 +12,7 @@ from lab.node.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
 from lab.node.cri import Container, Process, Sandbox
 from lab.node.lab import Lab
 
+from ..attacks import COPY, REMOVE
 from ..scene import HALF, PROBE, WHOLE, granted, one, probe
 
 pytestmark = pytest.mark.node
@@ -87,36 +88,12 @@ def test_the_runtimes_seccomp_profile_closes_the_user_namespace(lab: Lab) -> Non
         assert probe(container).held_to(HALF)
 
 
-_COPY = f"""
-set -e
-mkdir -p /dev/copy /dev/bin
-cp {PROBE} /dev/bin/probe
-for name in libc.so.6 libdl.so.2 libpthread.so.0 libcuda.so.1; do
-    cp -L --parents /usr/lib/*/$name /dev
-done
-cp -L --parents /lib64/ld-linux*.so.* /dev
-ln -s /simgpu /dev/copy/gpus
-"""
-
-
 def test_escape_that_remains_chroot_into_a_copy(half: Container) -> None:
     """The copy in /dev has the driver and the GPU, but not our preload file."""
-    assert half.exec(["sh", "-c", _COPY]) == (0, "", "")
+    assert half.exec(["sh", "-c", COPY]) == (0, "", "")
     command = ["env", "SIMGPU_DIR=/copy", "chroot", "/dev", "/bin/probe"]
     assert probe(half, command).escaped_to(WHOLE)
     assert probe(half).held_to(HALF)
-
-
-_REMOVE = f"""
-for root in /proc/[0-9]*/root; do
-    test -e $root{names.CONTAINER_DIR}/{names.FILE_GRANT} || continue
-    rm $root{names.CONTAINER_PRELOAD}
-    exit
-done
-echo no process of another share is to be seen
-exit 2
-"""
-"""Removes the preload file of the first process it finds with a grant."""
 
 
 @pytest.mark.parametrize("sees", ["POD", "NODE"])
@@ -131,7 +108,7 @@ def test_escape_that_remains_removing_from_another_mount_namespace(
         main = pod.run("main", confined)
         other = (second if sees == "NODE" else pod).run("other", confined)
         assert probe(main).held_to(HALF)
-        assert other.exec(["sh", "-c", _REMOVE]) == (0, "", "")
+        assert other.exec(["sh", "-c", REMOVE]) == (0, "", "")
         assert probe(main).escaped_to(WHOLE)
 
 

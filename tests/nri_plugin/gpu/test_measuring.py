@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,9 @@ import pytest
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.region_file import Compute, Geometry
-from nri_plugin.gpu.measuring import Measuring, container_of
+from nri_plugin.gpu.audit import Audit, Sample, Suspicion
+from nri_plugin.gpu.container_processes import container_of
+from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.gpu.nvml_process import COMMAND, NvmlProcess
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
@@ -350,12 +352,54 @@ async def test_unused_gpus_are_measured_less_often(node: Node) -> None:
             found.append(node.agent.pause_s)
         return found
 
-    assert await pauses_s({}, {}) == [1, 3]
-    assert await pauses_s({11: 5}, {}) == [1, 3]
+    assert await pauses_s({}, {}) == [1, 2.6]
+    assert await pauses_s({11: 5}, {}) == [1, 2.6]
     node.works("c1", Compute(spent_ns=1))
-    assert await pauses_s({}, {}) == [1, 3]
+    assert await pauses_s({}, {}) == [1, 2.6]
     node.add("c2")
     assert await pauses_s({}) == [1]
+
+
+class Auditor(Audit):
+    """Counts its looks. Its suspicions are the processes that NVML lists."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.root, node.metrics, node.notices, lambda *_: None, proc=node.proc)
+        self.seen: list[Sample] = []
+
+    def look(self, sample: Sample) -> Sequence[Suspicion]:
+        self.seen.append(sample)
+        return ()
+
+    def report(self, holds: Iterable[Hold], seen: Sequence[Suspicion]) -> bool:
+        return any(self.seen[-1].owners) and not any(self.seen[-2].owners)
+
+
+async def test_the_audit_looks_often_and_soon_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add("c1")
+    node.process("c1", 11)
+    node.nvml({})
+    node.agent.audit = auditor = Auditor(node)
+    slept_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(round(seconds, 3))
+        if len(slept_s) in (3, 6):
+            node.nvml({11: 5})
+        if len(slept_s) == 4:
+            node.nvml({})
+        if len(slept_s) == 8:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await node.agent.run()
+    # Unused: a look between two samples. Used: a sample each second, and at once a second look.
+    assert slept_s == [1, 1.3, 1.3, 0.3, 0.7, 1.3, 0.3, 1]
+    assert [len(each.owners) for each in auditor.seen] == [0, 0, 0, 1, 0, 0, 1, 1]
+    assert {each.holds[0].container_id for each in auditor.seen} == {"c1"}
 
 
 async def test_a_truncated_region_has_no_use_of_compute(node: Node) -> None:

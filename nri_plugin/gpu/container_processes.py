@@ -1,0 +1,247 @@
+"""Reads what the processes of containers show in /proc: the GPU, our library, the mounts.
+
+No path of a container is opened or followed, because a tenant's file system (FUSE) can delay even a
+stat for ever: only files of /proc are read, and the texts of its links. A process is identified by
+the inode of its directory, and its program by the start time and addresses, which change with
+each exec. What was read of them once is not read again. Blocks: run it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from nri_plugin.policy import mountinfo
+from nri_plugin.policy.mountinfo import Location
+
+_YOUNG_LOOKS: Final = 2
+"""Looks in which a process can still enter its container, or map its libraries."""
+_LOADS_LOOKS: Final = 10
+"""Looks after which a process with a GPU counts as started, although only the loader is mapped."""
+_CONTAINER_S: Final = 0.05
+"""The processor time of a look at one container, whose tenant can make each file long. Processes
+that NVML lists come first, then the newest."""
+_DESCRIPTORS_MAX: Final = 4096
+_NAMESPACES_MAX: Final = 16
+_MOUNTS_BYTES_MAX: Final = 256 << 10
+_READ_BYTES: Final = 64 << 10
+_BYTES_MAX: Final = 16 << 20
+_LONG: Final = ("maps", "mountinfo")
+"""Files that take more than one read."""
+_SEPARATORS: Final = re.compile("[/:.-]")
+_GPU: Final = re.compile(r"/nvidia\d+$")
+_LOADER: Final = re.compile(r"/ld(-linux[^/]*|64|-[\d.]+)?\.so[\d.]*$")
+"""glibc's loader, which maps the preloaded libraries before all others. musl's maps none."""
+_SHARED_OBJECT: Final = re.compile(r"\.so[\d.]*( \(deleted\))?$")
+_PROGRAM: Final = (0, 19, 23, 24, 25)
+"""Fields of /proc/PID/stat behind the name: state, start time, begin and end of code, stack."""
+
+
+@dataclass(eq=False)
+class Process:
+    """A process of a container. has_library: None if it has ended or the loader still works."""
+
+    pid: int
+    inode: int
+    cgroup: str = ""
+    container: str | None = None
+    looks: int = 0
+    program: tuple[bytes, ...] = ()
+    program_looks: int = 0
+    has_library: bool | None = None
+    device: str = ""
+    """A GPU's device that it has open; only looked for while it has not mapped our library."""
+
+
+@dataclass(eq=False)
+class _Mounts:
+    """expected: what must be at our paths. intact: the tables in which that was so, by namespace.
+    root: the container's root. A namespace with another root is a sandbox's own and not judged."""
+
+    expected: Mapping[str, Location]
+    intact: dict[str, bytes] = field(default_factory=dict)
+    root: Location | None = None
+
+
+class ContainerProcesses:
+    """proc: where /proc is."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = f"{proc}/"
+        self._processes: dict[int, Process] = {}
+        self._known: Collection[str] = ()
+        self._mounts: dict[str, _Mounts] = {}
+
+    def look(
+        self, known: Collection[str], listed: Mapping[int, str], libraries: Container[str]
+    ) -> Mapping[str, Sequence[Process]]:
+        """Return the processes by container. known: the IDs of the containers. listed: containers
+        by the processes that NVML lists. libraries: as for `has_library`. Raises OSError."""
+        found: defaultdict[str, list[Process]] = defaultdict(list)
+        before, self._processes = self._processes, {}
+        is_new = not {*known} <= {*self._known}
+        self._known = known
+        self._mounts = {key: each for key, each in self._mounts.items() if key in known}
+        with os.scandir(self._proc) as entries:
+            present = {int(e.name): e.inode() for e in entries if e.name.isdigit()}
+        for pid, inode in present.items():
+            each = before.get(pid)
+            if each is None or each.inode != inode:
+                each = Process(pid, inode)
+            self._processes[pid] = each
+            young = each.looks < _YOUNG_LOOKS
+            if pid in listed:
+                each.container = listed[pid]
+            elif young or is_new:
+                self._find_container(each, young)
+            if each.container is not None and each.container in known:
+                found[each.container].append(each)
+        for container, processes in found.items():
+            processes.sort(key=lambda each: (each.pid in listed, each.pid), reverse=True)
+            until_s = time.thread_time() + _CONTAINER_S
+            found[container] = [
+                each
+                for each in processes
+                if time.thread_time() < until_s and self._read(each, each.pid in listed, libraries)
+            ]
+        return found
+
+    def hidden(
+        self, container: str, processes: Sequence[Process], places: Mapping[str, str]
+    ) -> Iterator[tuple[str, str, int]]:
+        """Yield mount namespaces of the processes in which a mount of ours is not at its path any
+        more, with the path and a process. places: the host's files by path in the container. Before
+        all were found once, nothing is yielded: a runtime may be making the mounts, and the agent
+        proves them at the start (host/verifier.py)."""
+        if container not in self._mounts and places:
+            here = list(mountinfo.parse(self._text("self", "mountinfo").decode(errors="replace")))
+            found = {at: mountinfo.location_of(here, file) for at, file in places.items()}
+            self._mounts[container] = _Mounts({at: file for at, file in found.items() if file})
+        mounts, seen = self._mounts.get(container, _Mounts({})), set[str]()
+        for each in processes:
+            namespace = self._link(each.pid, "ns/mnt")
+            if not namespace or namespace in seen or self._link(each.pid, "root") != "/":
+                continue
+            seen.add(namespace)
+            text = self._text(each.pid, "mountinfo")
+            if text == mounts.intact.get(namespace) or not 0 < len(text) < _MOUNTS_BYTES_MAX:
+                continue
+            path = _hidden(mounts, text)
+            if path == "":
+                mounts.intact[namespace] = text
+            elif path:
+                yield namespace, path, each.pid
+            if len(seen) == _NAMESPACES_MAX:
+                break
+        mounts.intact = {key: text for key, text in mounts.intact.items() if key in seen}
+
+    def program(self, pid: int) -> str:
+        """Return the path of the process's executable; "": it has ended."""
+        return self._link(pid, "exe")
+
+    def _find_container(self, each: Process, young: bool) -> None:
+        if young:
+            each.looks += 1
+            each.cgroup = self._text(each.pid, "cgroup").decode(errors="replace")
+        each.container = container_of(each.cgroup, self._known)
+
+    def _read(self, each: Process, is_listed: bool, libraries: Container[str]) -> bool:
+        """Read what may have changed. Return False if the process has ended."""
+        fields = self._text(each.pid, "stat").rpartition(b")")[2].split()
+        if len(fields) <= _PROGRAM[-1] or fields[0] in b"ZX":
+            return False
+        program = tuple(fields[index] for index in _PROGRAM[1:])
+        if program != each.program:
+            each.program, each.program_looks, each.has_library = program, 0, None
+        each.program_looks += 1
+        if each.has_library:
+            return True
+        each.device = self._device(each.pid)
+        if is_listed or each.device or each.program_looks <= _YOUNG_LOOKS:
+            late = each.program_looks > _LOADS_LOOKS
+            maps = self._text(each.pid, "maps").decode(errors="replace")
+            each.has_library = has_library(maps, libraries, late)
+        return True
+
+    def _device(self, pid: int) -> str:
+        """Return the path of a GPU's device that the process has open; "": it has none."""
+        directory = f"{self._proc}{pid}/fd"
+        with suppress(OSError):
+            for name in os.listdir(directory)[:_DESCRIPTORS_MAX]:
+                with suppress(OSError):
+                    target = os.readlink(f"{directory}/{name}")
+                    if _GPU.search(target):
+                        return target
+        return ""
+
+    def _link(self, pid: int, name: str) -> str:
+        with suppress(OSError):
+            return os.readlink(f"{self._proc}{pid}/{name}")
+        return ""
+
+    def _text(self, pid: int | str, name: str) -> bytes:
+        """Return the file's content; b"" if it cannot be read, for example of an exited process."""
+        try:
+            descriptor = os.open(f"{self._proc}{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            data = part = os.read(descriptor, _READ_BYTES)
+            while part and len(data) < _BYTES_MAX and name in _LONG:
+                part = os.read(descriptor, _READ_BYTES)
+                data += part
+            return data
+        except OSError:
+            return b""
+        finally:
+            os.close(descriptor)
+
+
+def _hidden(mounts: _Mounts, text: bytes) -> str | None:
+    """Return the first path at which our mount is not found; "": none. None: not known."""
+    lines = list(mountinfo.parse(text.decode(errors="replace")))
+    root = mountinfo.visible_at(lines, "/")
+    paths = (at for at, file in mounts.expected.items() if mountinfo.visible_at(lines, at) != file)
+    path = next(paths, "")
+    if not path:
+        mounts.root = root
+    return path if not path or root == mounts.root else None
+
+
+def has_library(maps: str, libraries: Container[str], late: bool = False) -> bool | None:
+    """Return whether a process has mapped our library. None: it has ended, or its loader may still
+    map it. maps: /proc/PID/maps. libraries: "DEVICE INODE" as there. late: it has had the time."""
+    files = {}
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) > 5 and fields[4] != "0":
+            files[f"{fields[3]} {fields[4]}"] = fields[5]
+    if any(each in libraries for each in files):
+        return True
+    shared = [path for path in files.values() if _SHARED_OBJECT.search(path)]
+    loads = shared != [] and all(map(_LOADER.search, shared)) and not late
+    return None if loads or not files else False
+
+
+def container_of(cgroup: str, known: Container[str]) -> str | None:
+    """Return the ID of the known container in which a process runs; None: it runs in none. cgroup:
+    the text of the process's /proc/PID/cgroup.
+
+    The name of a container's control group contains the ID: `ID` (cgroupfs),
+    `cri-containerd-ID.scope` (systemd), `SLICE:cri-containerd:ID` (systemd's names, created by
+    cgroupfs). The process may be in a group below. Cgroup v1 has a line per hierarchy, v2 has one.
+    """
+    for line in cgroup.splitlines():
+        path = line.split(":", 2)[-1]
+        for part in path.split("/"):
+            for name in (part, *_SEPARATORS.split(part)):
+                if name and name in known:
+                    return name
+    return None
