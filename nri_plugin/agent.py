@@ -135,6 +135,7 @@ class _Agent:
             "watch", lambda: watch(self._service.node, parts.ledger, parts.readiness, parts.metrics)
         )
         self._start("measuring", self._measuring.run)
+        self._start("memory limits", self._service.lifecycle.driver_limits.run)
         await _unless(leaving, self._prepare())
         if not settings.in_cluster:
             _LOG.info(Line(_NO_CLUSTER))
@@ -206,7 +207,10 @@ async def _serve(
         service.node.runtime = runtime
         observer.ready(runtime)
         version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
-        announce(f"ready: registered with {runtime.name} {runtime.version} ({version})")
+        announce(
+            f"ready: registered with {runtime.name} {runtime.version} ({version});"
+            f" {service.node.memory_limits}"
+        )
 
     while not leaving.is_set():
         longest_s = settings.last_retry_s

@@ -18,6 +18,7 @@ from gpuslice.gpu import driver_root
 from gpuslice.gpu.driver_root import HostView
 from nri_plugin.flags import FLAGS
 from nri_plugin.host import discovery
+from nri_plugin.policy.memory_limits import MemoryLimits
 from nri_plugin.settings import Settings
 
 PROG: Final = "python -m nri_plugin"
@@ -131,6 +132,7 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         "kubeconfig": str(options.kubeconfig or ""),
         "library": options.library or Path("/"),
         "kubelet_dir": view.seen(options.kubelet_dir or discovery.kubelet(view)),
+        "memory_limits": MemoryLimits(options.memory_limits),
         "managed_free": options.managed_memory == "free",
         "nri_socket": view.seen(options.nri_socket),
         "refuse_unenforceable": options.unenforceable == "refuse",

@@ -25,6 +25,7 @@ from nri_plugin.host import bundle, discovery
 from nri_plugin.host.bundle import LOOSENING
 from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.policy.gpu_modes import Offer
+from nri_plugin.policy.memory_limits import MemoryLimits
 from nri_plugin.settings import Address
 
 # --- types ---------------------------------------------------------------------------------------
@@ -231,6 +232,15 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         " than the GPU; its resident memory is measured (default: charged in full)",
         "charged",
         "free",
+    ),
+    "--memory-limits": _choice(
+        "what limits GPU memory: the library; auto (the driver too, where its release is 615 or"
+        " newer and the host has cgroup v2); driver (the same, and a node or container without the"
+        " driver's limit is refused)",
+        *MemoryLimits,
+    ),
+    "--cgroup-root": _path(
+        "directory of cgroup v2, in which --memory-limits finds containers", "/sys/fs/cgroup"
     ),
     "--core-policy": _choice(
         "how containers share a GPU's time, unless their pod's annotation"

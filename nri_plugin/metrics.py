@@ -110,6 +110,10 @@ class Metrics:
         for source in ("nvidia_runtime", "nri_plugin"):
             self.unlimited.labels(source)  # `increase` misses an event that creates its series
 
+        self.limits_restored = self._counter(
+            "gpuslice_driver_limits_restored_total", "Driver's limits that were set again."
+        )
+
     def _add_gpus(self) -> None:
         self.library = self._gauge(
             "gpuslice_library", "1 for the library that new containers mount.", "sha256"
@@ -174,6 +178,9 @@ class Metrics:
         )
         self.policies = self._container_gauge(
             "policy_info", "Compute policy. The value is always 1.", "policy"
+        )
+        self.limits_info = self._container_gauge(
+            "memory_limits_info", "Which memory limit is in force. The value is 1.", "limits"
         )
         self.nvml_utilization = self._container_gauge(
             "nvml_utilization_ratio", "Part of NVML's last sample period with kernels."

@@ -47,6 +47,9 @@ class Readiness:
         self.grants: Sequence[str] = ()
         """Notes for the operator: grants that the API server has not confirmed."""
 
+        self.limits = self.limits_in_force = ""
+        """Which memory limits are in force: as a text, and as the Device has it."""
+
     def beat(self) -> None:
         self._beat_at = self._now()
         self._on_heartbeat()
@@ -69,7 +72,8 @@ class Readiness:
     @property
     def notes(self) -> Sequence[str]:
         """Return notes for the operator that do not affect readiness."""
-        return (*self.unusable.values(), *self.grants)
+        limits = [self.limits] if self.limits else []
+        return (*limits, *self.unusable.values(), *self.grants)
 
 
 class Watchdog:

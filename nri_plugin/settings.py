@@ -18,6 +18,7 @@ from gpuslice.gpu.driver_root import HostView
 from gpuslice.kube.log_lines import Format
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.gpu_modes import Offer
+from nri_plugin.policy.memory_limits import MemoryLimits
 
 Address = Path | tuple[str, int]
 """A Unix socket's path, or host and port."""
@@ -59,6 +60,8 @@ class Settings:
     managed_free: bool = False
     core_policy: Policy = Policy.FAIR
     dialects: Sequence[Dialect] = (KOORDINATOR,)
+    memory_limits: MemoryLimits = MemoryLimits.LIBRARY
+    cgroup_root: Path = Path("/sys/fs/cgroup")
     kubeconfig: str = ""
     node_name: str = ""
 

@@ -284,14 +284,14 @@ def _answers(state_dir: StateDir) -> bool:
 def _driver(build_dir: Path | None, cuda_version: int) -> cdi.Driver:
     """Return the built files: at the given path, else beside the package, else in the repository.
 
-    libcuda's generation is the newest one up to `cuda_version`. If all built ones are newer, it is
-    the generation that is always built.
+    A library's generation is the newest one up to `cuda_version`. If all built ones are newer, it
+    is the generation that is always built.
     """
     candidates = [build_dir] if build_dir else [_PACKAGE, _PACKAGE.parent / "build" / "dev"]
     drivers = [
         cdi.Driver(
-            _generation(base / "lib", cuda_version) / "libcuda.so.1",
-            base / "lib" / "simgpu" / "libnvidia-ml.so.1",
+            _generation(base / "lib", cuda_version, "libcuda.so.1"),
+            _generation(base / "lib", cuda_version, "libnvidia-ml.so.1"),
             base / "bin" / "nvidia-smi",
         )
         for base in candidates
@@ -299,9 +299,10 @@ def _driver(build_dir: Path | None, cuda_version: int) -> cdi.Driver:
     return next((driver for driver in drivers if not driver.missing), drivers[-1])
 
 
-def _generation(libraries: Path, cuda_version: int) -> Path:
-    built = {int(path.name.removeprefix("simgpu-")): path for path in libraries.glob("simgpu-*")}
-    built[_CUDA_VERSION] = libraries / "simgpu"
+def _generation(libraries: Path, cuda_version: int, name: str) -> Path:
+    files = libraries.glob(f"simgpu-*/{name}")
+    built = {int(file.parent.name.removeprefix("simgpu-")): file for file in files}
+    built[_CUDA_VERSION] = libraries / "simgpu" / name
     return built[max((one for one in built if one <= cuda_version), default=_CUDA_VERSION)]
 
 

@@ -77,6 +77,8 @@ class HostConfig:
     copy_gib_per_s: float
     """The rate of copies and fills on the GPU. If it is 0, they take no time."""
     gpus: tuple[GpuConfig, ...]
+    cgroup_root: str = "/sys/fs/cgroup"
+    """Directory of the hierarchy whose control groups may have memory limits."""
 
     def with_gpus(self, sizes_bytes: Sequence[int]) -> HostConfig:
         """Return this host with one GPU of each size. Their UUIDs and PCI addresses are made up."""
@@ -124,7 +126,8 @@ def parse(text: str) -> HostConfig:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError("gpu: invalid value: must be one [[gpu]] table per GPU")
     values = {attribute: read(merged[key], key) for key, attribute, read, *_ in _HOST_KEYS}
-    values["driver_version"] = _text(merged["driver_version"], "driver_version")
+    for key in ("driver_version", "cgroup_root"):
+        values[key] = _text(merged[key], key)
     gpus = tuple(_gpu(index, table) for index, table in enumerate(tables))
     return checked(HostConfig(gpus=gpus, **values))
 
@@ -176,6 +179,8 @@ def checked(host: HostConfig) -> HostConfig:
         raise ConfigError(f"gpu: {len(host.gpus)} GPUs: must be 1 to {MAX_GPUS}")
     version = host.driver_version
     _require(0 < len(version) < 80, "driver_version", version, "1 to 79 characters")
+    root = host.cgroup_root
+    _require(Path(root).is_absolute(), "cgroup_root", root, "an absolute path")
     for field, key, _, least, most, rule in _HOST_KEYS:
         value = getattr(host, key)
         _require(least <= value <= most, field, value, rule)

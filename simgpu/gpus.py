@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from simgpu.board import Board
 from simgpu.config import GpuConfig, HostConfig
 from simgpu.faults import CallFaults
+from simgpu.limits import Limit, Limits
 from simgpu.wire import Status
 
 SECOND_NS: Final = 10**9
@@ -53,6 +54,7 @@ class _Memory:
 @dataclass(slots=True)
 class _Client:
     pid: int
+    group: str
     contexts: dict[int, _Context] = field(default_factory=dict)
     allocations: dict[int, tuple[int, _Memory]] = field(default_factory=dict)
     """By allocation id: the context's id (0: the client's own allocation) and the memory."""
@@ -70,21 +72,34 @@ class Gpu:
         self._board = board
         self._clients: dict[int, _Client] = {}
         self._exported: dict[int, _Memory] = {}
-        self._lingering: deque[tuple[int, int]] = deque()
+        self._lingering: deque[tuple[int, int, str]] = deque()
         self._next_id = 1
+        self.limits = Limits()
         self.used_bytes = 0
 
     @property
     def free_bytes(self) -> int:
         return self.config.memory_bytes - self.used_bytes
 
+    def used_in(self, group: str) -> int:
+        """Return the memory that counts for the limit of this control group."""
+        uses = [(each.group, each.used_bytes) for each in self._clients.values()]
+        uses += [(of, used) for _, used, of in self._lingering]
+        limited = self.limits.nearest(group)
+        return sum(used for of, used in uses if self.limits.nearest(of) == limited)
+
+    def limit(self, group: str) -> tuple[int, int, int]:
+        """Return the soft and the hard limit that apply to a control group, and their use."""
+        applying = self.limits.of.get(self.limits.nearest(group), Limit())
+        return *applying, self.used_in(group)
+
     @property
     def clients(self) -> int:
         return len(self._clients)
 
-    def join(self, pid: int) -> int:
+    def join(self, pid: int, group: str = "") -> int:
         client = self._take_id()
-        self._clients[client] = _Client(pid)
+        self._clients[client] = _Client(pid, group)
         return client
 
     def leave(self, client: int, now_ns: int) -> None:
@@ -98,7 +113,7 @@ class Gpu:
         del self._clients[client]
         delay_ns = int(self._host.teardown_delay_s * SECOND_NS)
         if gone.used_bytes and delay_ns:
-            self._lingering.append((now_ns + delay_ns, gone.used_bytes))
+            self._lingering.append((now_ns + delay_ns, gone.used_bytes, gone.group))
         else:
             self.used_bytes -= gone.used_bytes
         for context in gone.contexts.values():
@@ -107,14 +122,14 @@ class Gpu:
     def tick(self, now_ns: int) -> None:
         """Free memory whose teardown delay is over. Call this before using the GPU."""
         while self._lingering and self._lingering[0][0] <= now_ns:
-            _, amount = self._lingering.popleft()
+            _, amount, _ = self._lingering.popleft()
             self.used_bytes -= amount
 
     def context_create(self, client: int) -> tuple[int, int]:
         """Return the new context's id and its channel."""
         owner = self._alive(client)
         overhead = self._host.context_overhead_bytes
-        if overhead > self.free_bytes:
+        if overhead > self.memory(owner.group)[1]:
             raise GpuError(Status.OUT_OF_MEMORY)
         channel = self._board.open_channel()
         if channel is None:
@@ -141,7 +156,7 @@ class Gpu:
             raise GpuError(Status.INVALID_VALUE)
         granule = self._host.granule_bytes
         charged = -(-size_bytes // granule) * granule
-        if charged > self.free_bytes:
+        if charged > self.memory(owner.group)[1]:
             raise GpuError(Status.OUT_OF_MEMORY)
         self._charge(owner, charged)
         return self._hold(owner, context, _Memory(charged, [client]))
@@ -187,10 +202,15 @@ class Gpu:
                 )
         return [rows[pid] for pid in sorted(rows)]
 
-    def memory(self) -> tuple[int, int]:
-        """Return total and free bytes."""
+    def memory(self, group: str = "") -> tuple[int, int]:
+        """Return total and free bytes, as a process in this control group sees them."""
         self._not_lost()
-        return self.config.memory_bytes, self.free_bytes
+        total, limited = self.config.memory_bytes, self.limits.nearest(group)
+        if not limited:
+            return total, self.free_bytes
+        _, hard_bytes, used_bytes = self.limit(limited)
+        left_bytes = max(hard_bytes - used_bytes, 0)
+        return min(total, hard_bytes), min(self.free_bytes, left_bytes)
 
     def utilization(self) -> tuple[int, int]:
         """Return the GPU's busy percentage of the last second, and half of it as the memory's."""

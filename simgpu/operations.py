@@ -1,10 +1,12 @@
 """The daemon's answers to a client: the greeting, and one function per operation.
 
-A request names an operation. An NVML client may only read. gpus.py interprets the other fields.
+A request names an operation. An NVML client may only read, except that seat.py
+sets limits for it. gpus.py interprets the other fields.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,13 +15,18 @@ from simgpu.config import GpuConfig, HostConfig
 from simgpu.gpus import Gpu
 from simgpu.wire import Op, Request, Role, Status, WireError
 
-_Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes | None]
-"""Takes the GPU, the client, the request's fields and the time. Returns the reply's payload."""
+_Handler = Callable[[Gpu, int, tuple[Any, ...], int, str], bytes | None]
+"""Takes the GPU, the client, the request's fields, the time and the client's control group. Returns
+the reply's payload."""
 
 
-def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:
+def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], *_: object) -> bytes:
     code, latency_ns = gpu.faults.strike(fields[0].rstrip(b"\0").decode(errors="replace"))
     return wire.pack("sim_fault", latency_ns, code, 0)
+
+
+def text(padded: bytes) -> str:
+    return os.fsdecode(padded.rstrip(b"\0"))
 
 
 def _rows(name: str, rows: Sequence[tuple[int, ...]]) -> bytes:
@@ -28,7 +35,12 @@ def _rows(name: str, rows: Sequence[tuple[int, ...]]) -> bytes:
 
 
 _ANY_ROLE: Final[Mapping[Op, _Handler]] = {
-    Op.MEMORY_INFO: lambda gpu, *_: wire.pack("sim_memory", *gpu.memory()),
+    Op.MEMORY_INFO: lambda gpu, _client, _of, _now, group: wire.pack(
+        "sim_memory", *gpu.memory(group)
+    ),
+    Op.LIMITS_GET: lambda gpu, _client, of, *_: wire.pack(
+        "sim_limits_now", *gpu.limit(text(of[0]))
+    ),
     Op.PROCESSES: lambda gpu, *_: _rows("sim_process", gpu.processes()),
     Op.UTILIZATION: lambda gpu, *_: wire.pack("sim_utilization", *gpu.utilization()),
     Op.PROCESS_UTILIZATION: lambda gpu, *_: _rows(
@@ -39,13 +51,15 @@ _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
     Op.CONTEXT_CREATE: lambda gpu, client, *_: wire.pack(
         "sim_context", *gpu.context_create(client), 0
     ),
-    Op.CONTEXT_DESTROY: lambda gpu, client, of, now_ns: gpu.context_destroy(client, of[0], now_ns),
-    Op.MEMORY_ALLOC: lambda gpu, client, of, _: wire.pack("sim_id", gpu.memory_alloc(client, *of)),
-    Op.MEMORY_FREE: lambda gpu, client, of, _: gpu.memory_free(client, *of),
-    Op.MEMORY_EXPORT: lambda gpu, client, of, _: wire.pack(
+    Op.CONTEXT_DESTROY: lambda gpu, client, of, now_ns, _: gpu.context_destroy(
+        client, of[0], now_ns
+    ),
+    Op.MEMORY_ALLOC: lambda gpu, client, of, *_: wire.pack("sim_id", gpu.memory_alloc(client, *of)),
+    Op.MEMORY_FREE: lambda gpu, client, of, *_: gpu.memory_free(client, *of),
+    Op.MEMORY_EXPORT: lambda gpu, client, of, *_: wire.pack(
         "sim_id", gpu.memory_export(client, *of)
     ),
-    Op.MEMORY_IMPORT: lambda gpu, client, of, _: wire.pack(
+    Op.MEMORY_IMPORT: lambda gpu, client, of, *_: wire.pack(
         "sim_imported", *gpu.memory_import(client, *of)
     ),
     Op.FAULT: _fault,

@@ -18,14 +18,17 @@ import socket
 import struct
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 from simgpu import wire
 from simgpu.board import LOCK_WAITERS, SHARED_BYTES, Board
 from simgpu.config import GpuConfig, HostConfig
+from simgpu.control_groups import ControlGroups
 from simgpu.descriptors import Descriptors
 from simgpu.gpus import Gpu, GpuError
-from simgpu.operations import HANDLERS, hello_reply, role_of
+from simgpu.limits import Limit
+from simgpu.operations import HANDLERS, hello_reply, role_of, text
 from simgpu.wire import Op, Request, Role, Status, WireError
 
 log = logging.getLogger(__name__)
@@ -96,6 +99,9 @@ class Seat:
         self.latency_ns: dict[Op, int] = {}
         self._descriptors = Descriptors(self.gpu)
         self._connections = connections
+        self._groups = ControlGroups(Path(host.cgroup_root))
+        self._limited: dict[str, int] = {}
+        """The inode of each control group that has a limit."""
         self._numbers = itertools.cycle(range(1, LOCK_WAITERS))
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -141,6 +147,10 @@ class Seat:
     def tick(self, now_ns: int) -> None:
         """Bring the GPU up to date. Call this before reading or changing it."""
         self.gpu.tick(now_ns)
+        for group, inode in tuple(self._limited.items()):
+            if self._groups.inode(group) != inode:  # the group was removed
+                self.gpu.limits.set(group, Limit())
+                del self._limited[group]
         self._descriptors.drop_closed()
 
     def show_faults(self) -> None:
@@ -162,6 +172,7 @@ class Seat:
         number = next(self._numbers)
         role: Role | None = None
         client: int | None = None
+        group = self._groups.group_of(peer.pid)
 
         def let_go() -> None:
             nonlocal client
@@ -187,13 +198,13 @@ class Seat:
                         if writer.transport.is_closing():
                             return
                         if role is Role.CUDA:
-                            client = self.gpu.join(peer.pid)
+                            client = self.gpu.join(peer.pid, group)
                         hello = hello_reply(self._host, self.gpu.config, number)
                         self._memory.send(writer.get_extra_info("socket"), hello)
                         continue
                     if role is Role.CUDA and client is None:
                         return
-                    answer = self._answer(role, peer.pid, client or 0, request)
+                    answer = self._answer(role, peer.pid, client or 0, group, request)
                     if request.op is Op.FAULT:
                         self.show_faults()
                     # The request is executed before the delay. So if the client is killed during
@@ -207,7 +218,7 @@ class Seat:
                 loop.remove_reader(peer.pidfd)
             let_go()
 
-    def _answer(self, role: Role, pid: int, client: int, request: Request) -> bytes:
+    def _answer(self, role: Role, pid: int, client: int, group: str, request: Request) -> bytes:
         now_ns = time.monotonic_ns()
         self.tick(now_ns)
         handler = HANDLERS[role].get(request.op)
@@ -216,8 +227,22 @@ class Seat:
                 allocation, number, _ = request.fields
                 self._descriptors.keep(client, pid, allocation, number)
                 return wire.reply(Status.OK)
+            if role is Role.NVML and request.op is Op.LIMITS_SET:
+                self._set_limit(pid, text(request.fields[0]), Limit(*request.fields[1:]))
+                return wire.reply(Status.OK)
             if handler is None:
                 return wire.reply(Status.NOT_SUPPORTED)
-            return wire.reply(Status.OK, handler(self.gpu, client, request.fields, now_ns) or b"")
+            payload = handler(self.gpu, client, request.fields, now_ns, group)
+            return wire.reply(Status.OK, payload or b"")
         except GpuError as error:
             return wire.reply(error.status)
+
+    def _set_limit(self, pid: int, group: str, limit: Limit) -> None:
+        if not self._groups.may_set(pid):
+            raise GpuError(Status.NO_PERMISSION)
+        if limit.soft_bytes > limit.hard_bytes:
+            raise GpuError(Status.INVALID_VALUE)
+        if not self._groups.may_have_limit(group):
+            raise GpuError(Status.NOT_FOUND)
+        self.gpu.limits.set(group, limit)
+        self._limited[group] = self._groups.inode(group)

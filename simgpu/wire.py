@@ -35,6 +35,8 @@ class Op(enum.IntEnum):
     MEMORY_IMPORT = 11
     FAULT = 12
     MEMORY_KEEP = 13
+    LIMITS_SET = 14
+    LIMITS_GET = 15
 
 
 class Status(enum.IntEnum):
@@ -44,6 +46,7 @@ class Status(enum.IntEnum):
     NOT_FOUND = 3
     NOT_SUPPORTED = 4
     GPU_LOST = 5
+    NO_PERMISSION = 6
 
 
 class Role(enum.IntEnum):
@@ -65,6 +68,8 @@ _REQUEST_STRUCT: Final = {
     Op.MEMORY_IMPORT: "sim_import",
     Op.FAULT: "sim_call_name",
     Op.MEMORY_KEEP: "sim_keep",
+    Op.LIMITS_SET: "sim_limits",
+    Op.LIMITS_GET: "sim_cgroup",
 }
 """The struct of each request that has a payload."""
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.faults import report, rig
+from bench.faults.limits import LIMITS, LimitsRig
 from bench.faults.report import Column
 from bench.faults.rig import INJECTIONS, ROWS
 from lab.node.containerd_config import Options
-from lab.node.lab import CLUSTER_FILES, FAILURES, Lab
+from lab.node.lab import CLUSTER_FILES, FAILURES, STATIC_PROBE, Lab, build_static_probe
 from tools import programs
 from tools.programs import DEFAULT, RELEASES
 
@@ -22,8 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     releases = [RELEASES[name] for name in chosen.runtime or (() if chosen.own else RELEASES)]
     releases += [programs.of_machine(directory) for directory in chosen.own]
-    known = INJECTIONS if chosen.control else ROWS
+    known = INJECTIONS if chosen.control else {**ROWS, **LIMITS}
     injections = {name: known[name] for name in chosen.fault or known}
+    limits = {name: row for name, row in injections.items() if name in LIMITS}
+    if limits:
+        build_static_probe()
     for release in releases:
         programs.ensure(release=release)
     columns = []
@@ -36,7 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 Lab(files=CLUSTER_FILES, release=release, options=options) as lab,
                 rig.Rig(lab, naive=chosen.control) as made,
             ):
-                cells = rig.column(made, title, injections)
+                others = {name: row for name, row in injections.items() if name not in limits}
+                cells = dict(rig.column(made, title, others))
+            if limits and validator:
+                static = {f"/usr/bin/{STATIC_PROBE.name}": (STATIC_PROBE, 0o755)}
+                files = {**CLUSTER_FILES, **static}
+                with (
+                    Lab(files=files, release=release, options=options, new_driver=True) as lab,
+                    LimitsRig(lab, STATIC_PROBE.name) as made,
+                ):
+                    cells |= rig.column(made, title, limits)
             columns.append(Column(release, validator and release.has_validator, cells))
     sys.stdout.write(report.document(columns, control=chosen.control))
     return report.verdict(columns, control=chosen.control)
@@ -51,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     own = "a column for this machine's own containerd, whose programs are in DIR, such as"
     own += " /usr/bin; it is run privately, the one that serves the machine is not touched"
     parser.add_argument("--own", type=Path, action="append", default=[], metavar="DIR", help=own)
-    parser.add_argument("--fault", action="append", choices=list(ROWS), help="one row, repeatable")
+    parser.add_argument(
+        "--fault", action="append", choices=[*ROWS, *LIMITS], help="one row, repeatable"
+    )
     return parser
 
 

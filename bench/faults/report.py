@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.faults.limits import LIMITS
 from bench.faults.outcome import Cell, Kind
 from bench.faults.rig import INJECTIONS, SIZES, Injection
 from lab.node.namespace import environment
@@ -41,6 +42,11 @@ _SIZES: Final = """
 ## Large messages
 
 A GPU whose CDI spec has 1550 mounts, and a node with more pods than fit into one message.
+"""
+_LIMITS: Final = """
+## The driver's memory limit, on a simulated driver 615
+
+After each fault a program that contains the driver gets its grant and no more.
 """
 _CONTROL: Final = """
 ## The control: our own measures switched off
@@ -93,7 +99,10 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
         # A runtime without a validator has the same result in both tables. Show it in the first.
         on = [c for c in columns if c.validator or not c.release.has_validator]
         off = [c for c in columns if not c.validator and c.release.has_validator]
-        tables = ((_ON, INJECTIONS, on), (_OFF, INJECTIONS, off), (_SIZES, SIZES, on))
+        tables = (
+            *((_ON, INJECTIONS, on), (_OFF, INJECTIONS, off), (_SIZES, SIZES, on)),
+            (_LIMITS, LIMITS, on),
+        )
         for head, rows, some in tables:
             if some and rows.keys() & some[0].cells.keys():
                 parts += [head, _table(rows, some)]

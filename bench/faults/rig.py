@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.faults import outcome
 from bench.faults.cases import Event, Strike
@@ -43,16 +43,26 @@ class Rig:
     """One containerd with an agent, which this starts in the lab. probe: cuda-probe's path.
 
     naive: run the control. Then the runtime injects the GPU by CDI, as for a device plugin. Pods
-    require no plugin, and the agent takes no measure against its own failure.
+    require no plugin, and the agent takes no measure against its own failure. options: the agent's.
     """
 
-    def __init__(self, lab: Lab, *, naive: bool = False, probe: str = "cuda-probe") -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        naive: bool = False,
+        probe: str = "cuda-probe",
+        options: Sequence[str] = (),
+    ) -> None:
+        self._options = options
         self._lab = lab
         self._look_inside = ("sh", "-c", f"ls /dev/simgpu 2>/dev/null; exec {probe}")
         self._naive = naive
         self._fault = lab.directory / "fault"
-        options = ["--naive"] * naive
-        self._program: Sequence[str | Path] = ("bench.faults.agent", self._fault, *options)
+        self._program: Sequence[str | Path] = (
+            *("bench.faults.agent", self._fault),
+            *(["--naive"] * naive),
+        )
         devices = [f"{names.CDI_KIND}={gpu.uuid}" for gpu in lab.gpus] if naive else []
         for spec in (lab.sim_dir / "cdi").iterdir() if naive else ():
             shutil.copy(spec, lab.containerd.paths.cdi)
@@ -217,7 +227,7 @@ class Rig:
     # --- the agent --------------------------------------------------------------------------
 
     def _start_agent(self) -> None:
-        self._lab.start_agent(program=self._program)
+        self._lab.start_agent(program=self._program, options=self._options)
 
     def _heal(self) -> list[Outcome]:
         """Remove the fault, and start the agent if it does not run. Create containers until one is
@@ -242,7 +252,7 @@ class Injection:
     title: str
     strike: Strike | None = None
     events: Sequence[Event] = tuple(Event)
-    scenes: Sequence[Callable[[Rig], list[Outcome]]] = ()
+    scenes: Sequence[Callable[[Any], list[Outcome]]] = ()
 
 
 INJECTIONS: Final[Mapping[str, Injection]] = {

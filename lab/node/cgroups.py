@@ -20,6 +20,9 @@ _POLL_S: Final = 0.05
 REMOVE_TIMEOUT_S: Final = 60.0
 
 _V1: Final = ROOT / "memory"
+HIERARCHY: Final = ROOT / "pids" if (ROOT / "pids").is_dir() else ROOT
+"""A hierarchy that can stand for cgroup v2 where the machine has v1: the GPU memory limits of
+groups, which simgpu and the agent set, need no controller."""
 
 
 def named(name: str) -> list[Path]:

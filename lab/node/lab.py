@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +25,11 @@ from typing import Final
 from gpuslice.contract import allocation, grants, names, required_plugins
 from gpuslice.contract.overhead import CODE_BYTES
 from lab import pages, tail
+from lab.node import cgroups
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd, ContainerdError
 from lab.node.containerd_config import Options
-from lab.node.cri import ORDINARY, Cri, CriError, Pod, Sandbox
+from lab.node.cri import ORDINARY, Container, Cri, CriError, Pod, Sandbox
 from lab.node.host import STANDARD, Host
 from lab.node.namespace import Inside, Namespace, NamespaceError, children
 from nri_plugin.gpu import record
@@ -47,11 +49,21 @@ CLUSTER_FILES: Final = {
 }
 """Programs in a cluster's images that need no Python. cuda-probe allocates all memory that it may,
 and cuda-load keeps a GPU busy."""
+STATIC_PROBE: Final = BUILD / "bin" / "cuda-probe-static"
+"""cuda-probe with the simulated driver inside. `build_static_probe` builds it."""
 _READY: Final = "ready:"
+_NEW_DRIVER: Final = 'driver_version = "615.71.01"\ncuda_version = 13040\n'
+DRIVER_LIMITS: Final = ("--memory-limits", "auto", "--cgroup-root", str(cgroups.HIERARCHY))
+"""Options of an agent in a lab with the new driver."""
 _WAIT_S: Final = 30.0
 
 Share = tuple[int, int, int]
 """A GPU's index, and bytes of its memory and percent of its compute."""
+
+
+def build_static_probe() -> None:
+    target = STATIC_PROBE.name
+    subprocess.run(["cmake", "--build", BUILD, "--target", target], check=True, capture_output=True)
 
 
 class LabError(RuntimeError):
@@ -68,7 +80,8 @@ class Lab:
     memory_bytes: the size of each GPU. files: added to every image (path inside: file here, mode).
     release, options: containerd's release and configuration. load: whether to import the images at
     the start; if not, `load` imports them. on_host: simulate a host, of this kind (host.py) or of
-    the standard kind (True), with its own network. parent: see Namespace.
+    the standard kind (True), with its own network. parent: see Namespace. new_driver: simulate a
+    driver that limits the memory of control groups (release 615).
     """
 
     def __init__(
@@ -81,7 +94,9 @@ class Lab:
         load: bool = True,
         on_host: bool | Host = False,
         parent: Path | None = None,
+        new_driver: bool = False,
     ) -> None:
+        self._new_driver = new_driver
         self._simulated = config.load(config.DEFAULT_FILE).with_gpus(memory_bytes)
         self.gpus = self._simulated.gpus
         self.context_bytes = self._simulated.context_overhead_bytes
@@ -206,7 +221,11 @@ class Lab:
         has no allocations, and existing containers cannot reach it."""
         gpus = [option for size in self._memory for option in ("--gpu", str(size))]
         up: list[str | Path] = [sys.executable, "-m", "simgpu", "up", "--dir", self.sim_dir]
-        done = self.namespace.run([*up, "--config", config.DEFAULT_FILE, *gpus])
+        file = config.DEFAULT_FILE
+        if self._new_driver:
+            file = self.directory / "driver.toml"
+            file.write_text(f'{_NEW_DRIVER}cgroup_root = "{cgroups.HIERARCHY}"\n')
+        done = self.namespace.run([*up, "--config", file, *gpus])
         if done.returncode != 0:
             raise LabError(f"simgpu up: {done.stdout}{done.stderr}")
 
@@ -319,7 +338,19 @@ class Lab:
 
     def driver_environment(self) -> dict[str, str]:
         """Return the variables with which a program on the simulated host finds its driver."""
-        return {"SIMGPU_DIR": str(self.sim_dir), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
+        libraries = BUILD / "lib" / ("simgpu-13040" if self._new_driver else "simgpu")
+        return {"SIMGPU_DIR": str(self.sim_dir), "LD_LIBRARY_PATH": str(libraries)}
+
+    def memory_limits(self, container: Container, *set_mib: int) -> str:
+        """Return what nvidia-smi on the host prints about the container's limit on GPU 0. set_mib:
+        sets this limit first."""
+        tops = cgroups.named(self.namespace.cgroup)
+        ours = [each for each in tops if each.is_relative_to(cgroups.HIERARCHY)]
+        (group,) = (found for top in ours for found in top.rglob(f"*{container.id}*"))
+        limits = ("--set", "--soft-limit", "0", "--hard-limit", *map(str, set_mib))
+        command: list[str | Path] = [BUILD / "bin/nvidia-smi", "memory-limits"]
+        command += [*(limits if set_mib else ("--get",)), "-n", group, "-i", "0"]
+        return self.namespace.run(command, self.driver_environment()).stdout
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Poll `condition`. The longer it takes, the longer is the pause after it. So a condition

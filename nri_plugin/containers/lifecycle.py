@@ -20,6 +20,8 @@ from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
 from nri_plugin.containers.records import Records
+from nri_plugin.gpu.driver_limit import DriverLimits
+from nri_plugin.host import bundle
 from nri_plugin.host.node import Node
 from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.policy import checks, differences, nvidia
@@ -55,6 +57,17 @@ class Lifecycle:
             parts.notices,
             lambda path: self.node.driver_root.seen(path),
         )
+        self.driver_limits = DriverLimits(
+            parts.settings,
+            parts.inventory,
+            parts.metrics,
+            parts.notices,
+            parts.ledger.holds,
+            lambda container_id: bundle.init(
+                bundle.directory(parts.settings.containerd_state, container_id)
+            ),
+            lambda: self.node.without_driver_limits,
+        )
         self._verifying: asyncio.Task[None] | None = None
         self._collecting: asyncio.Task[None] | None = None
 
@@ -70,6 +83,7 @@ class Lifecycle:
         """Rebuild the records from the containers that the runtime lists, because the next creation
         depends on them. The containers are verified later, so that the runtime need not wait."""
         await self.records.take_over(running, self._parts.inventory.gpus)
+        self.driver_limits.look_soon()
         if self._verifying is not None:
             self._verifying.cancel()
         self._verifying = asyncio.create_task(self._verify(running), name="verify what runs")
@@ -233,6 +247,7 @@ class Lifecycle:
         plan = await in_time("read the container's files", self._plan_in_place(container, key))
         if plan is None:
             raise refused(Reason.NOT_ADJUSTED)
+        by_driver = await self.driver_limits.starts(container.id)
         inspection = self.verifier.examine(pod, container, plan)
         view = await in_time("inspect the container", inspection)
         if view.preloads:
@@ -242,12 +257,18 @@ class Lifecycle:
                 await in_time("write the container's preload file", work)
             except FilesError as error:
                 raise refused(Reason.FILES_FAILED, problem=error) from error
-        if view.out_of_reach:
+        if view.out_of_reach and not (by_driver and self._is_uncapped(container.id)):
             if self._settings.refuse_unenforceable:
                 raise refused(Reason.LIMIT_NOT_ENFORCEABLE, problem=view.out_of_reach)
-            problem = f"its limit may not reach it: {view.out_of_reach}"
+            limit = "limit of compute" if by_driver else "limit"
+            problem = f"its {limit} may not reach it: {view.out_of_reach}"
             self._report_not_enforceable(pod, container, problem)
         self.verifier.begin(Started(pod, container.name, container.id, plan, view.waits_in))
+
+    def _is_uncapped(self, container_id: str) -> bool:
+        """Whether the container requested no compute, so that it has only limits of memory."""
+        held = [h for h in self._parts.ledger.holds() if h.container_id == container_id]
+        return not any(part.core_percent for hold in held for part in hold.parts.values())
 
     async def _start_without_share(self, pod: Pod, container: Container, must_have: bool) -> None:
         """Check a container that its pod's grant does not name. If it can undo the limits of the

@@ -18,6 +18,7 @@ from nri_plugin.host.nvidia_runtime import (
     OPERATORS_CONFIG,
     OTHER_VARIABLES,
 )
+from nri_plugin.policy import memory_limits as limits
 from nri_plugin.policy import other_plugins
 from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
@@ -76,6 +77,15 @@ def driver(facts: Facts) -> Answer:
     root = facts.driver_root
     below = "" if str(root) == "/" else f", below {root}"
     return ok(f"{gpus}; driver {facts.driver}{below}")
+
+
+def memory_limits(facts: Facts) -> Answer:
+    """Report which memory limits are in force."""
+    chosen, lacks = facts.settings.memory_limits, facts.without_driver_limits
+    text = limits.described(chosen, lacks).removeprefix("memory limits: ")
+    if chosen is limits.MemoryLimits.DRIVER and lacks:
+        return fail(text, "change that, or set --memory-limits to auto or library")
+    return ok(text)
 
 
 def cdi(facts: Facts) -> Sequence[Answer]:
@@ -293,6 +303,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     **runtime_checks.CHECKS,
     "library": library,
     "driver": driver,
+    "memory-limits": memory_limits,
     "cdi": cdi,
     "nvidia-runtime": nvidia_runtime,
     "device-plugins": device_plugins,

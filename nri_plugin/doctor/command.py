@@ -35,7 +35,7 @@ examples:
 _USES: Final = (
     *("--library", "--host-root", "--nri-socket", "--run-dir", "--containerd-state", "--cdi-dir"),
     *("--cdi-kind", "--driver-capabilities", "--whole-gpus", "--kubelet-dir", "--dialects"),
-    *("--nvidia-ctk", "--driver-root", "--http"),
+    *("--nvidia-ctk", "--driver-root", "--http", "--memory-limits", "--cgroup-root"),
 )
 _INDENT: Final = " " * 8
 

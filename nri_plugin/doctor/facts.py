@@ -172,6 +172,8 @@ class Facts:
     failed_gpus: Sequence[Gpu] = ()
     """GPUs that NVML lists but that cannot be shared."""
     driver: str = ""
+    without_driver_limits: str = ""
+    """Why the driver cannot limit the containers' memory; "": it can."""
     driver_root: str = "/"
     """The host's path of the directory of the driver's files."""
     dev_char: DevChar = DevChar()

@@ -48,6 +48,7 @@ from nri_plugin.host import (
 from nri_plugin.host.descriptors import opened
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
+from nri_plugin.policy import memory_limits
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
@@ -95,6 +96,14 @@ def collect(
         kernel=_kernel(),
         agent=_agent(settings),
         driver=inventory.driver,
+        without_driver_limits=memory_limits.unavailable(
+            settings.memory_limits,
+            inventory.driver,
+            inventory.has_limits,
+            str(settings.cgroup_root),
+            (settings.cgroup_root / "cgroup.procs").exists(),
+            inventory.seen,
+        ),
         driver_root=str(drivers.host),
         dev_char=host_kernel.dev_char(root, drivers),
         selinux=selinux.enforcing(root),

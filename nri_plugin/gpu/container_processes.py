@@ -23,6 +23,9 @@ from nri_plugin.policy.mountinfo import Location
 
 _YOUNG_LOOKS: Final = 2
 """Looks in which a process can still enter its container, or map its libraries."""
+_SELDOM: Final = 4
+"""Every so many looks what rarely changes is read: the program of a process that has our library
+and no GPU, and the mounts of a container in which no program was started."""
 _LOADS_LOOKS: Final = 10
 """Looks after which a process with a GPU counts as started, although only the loader is mapped."""
 _CONTAINER_S: Final = 0.05
@@ -55,6 +58,8 @@ class Process:
     looks: int = 0
     program: tuple[bytes, ...] = ()
     program_looks: int = 0
+    namespace: str = ""
+    """Its mount namespace: only what it executes there afterwards may lack the library."""
     has_library: bool | None = None
     device: str = ""
     """A GPU's device that it has open; only looked for while it has not mapped our library."""
@@ -68,6 +73,9 @@ class _Mounts:
     expected: Mapping[str, Location]
     intact: dict[str, bytes] = field(default_factory=dict)
     root: Location | None = None
+    turn: int = 0
+    hidden: bool = False
+    """Whether the last look found a mount hidden."""
 
 
 class ContainerProcesses:
@@ -77,7 +85,9 @@ class ContainerProcesses:
         self._proc = f"{proc}/"
         self._processes: dict[int, Process] = {}
         self._known: Collection[str] = ()
+        self._number = 0
         self._mounts: dict[str, _Mounts] = {}
+        self._own: tuple[bytes, Sequence[mountinfo.Line]] = b"", ()
 
     def look(
         self, known: Collection[str], listed: Mapping[int, str], libraries: Container[str]
@@ -88,6 +98,7 @@ class ContainerProcesses:
         before, self._processes = self._processes, {}
         is_new = not {*known} <= {*self._known}
         self._known = known
+        self._number += 1
         self._mounts = {key: each for key, each in self._mounts.items() if key in known}
         with os.scandir(self._proc) as entries:
             present = {int(e.name): e.inode() for e in entries if e.name.isdigit()}
@@ -121,12 +132,23 @@ class ContainerProcesses:
         all were found once, nothing is yielded: a runtime may be making the mounts, and the agent
         proves them at the start (host/verifier.py)."""
         if container not in self._mounts and places:
-            here = list(mountinfo.parse(self._text("self", "mountinfo").decode(errors="replace")))
-            found = {at: mountinfo.location_of(here, file) for at, file in places.items()}
-            self._mounts[container] = _Mounts({at: file for at, file in found.items() if file})
+            text = self._text("self", "mountinfo")
+            if text != self._own[0]:
+                self._own = text, list(mountinfo.parse(text.decode(errors="replace")))
+            found = {at: mountinfo.location_of(self._own[1], file) for at, file in places.items()}
+            self._mounts[container] = _Mounts(
+                {at: file for at, file in found.items() if file}, turn=len(self._mounts)
+            )
         mounts, seen = self._mounts.get(container, _Mounts({})), set[str]()
+        settled = all(each.program_looks > _YOUNG_LOOKS for each in processes)
+        rests = settled and mounts.intact and not mounts.hidden
+        if rests and (mounts.turn + self._number) % _SELDOM:
+            return
+        mounts.hidden = False
         for each in processes:
-            namespace = self._link(each.pid, "ns/mnt")
+            if each.program_looks <= _YOUNG_LOOKS:
+                each.namespace = self._link(each.pid, "ns/mnt")
+            namespace = each.namespace
             if not namespace or namespace in seen or self._link(each.pid, "root") != "/":
                 continue
             seen.add(namespace)
@@ -137,6 +159,7 @@ class ContainerProcesses:
             if path == "":
                 mounts.intact[namespace] = text
             elif path:
+                mounts.hidden = True
                 yield namespace, path, each.pid
             if len(seen) == _NAMESPACES_MAX:
                 break
@@ -154,7 +177,10 @@ class ContainerProcesses:
 
     def _read(self, each: Process, is_listed: bool, libraries: Container[str]) -> bool:
         """Read what may have changed. Return False if the process has ended."""
-        fields = self._text(each.pid, "stat").rpartition(b")")[2].split()
+        settled = each.has_library and each.program_looks > _YOUNG_LOOKS and not is_listed
+        if settled and (each.pid + self._number) % _SELDOM:
+            return True
+        fields = self._text(each.pid, "stat").rpartition(b")")[2].split(None, _PROGRAM[-1] + 1)
         if len(fields) <= _PROGRAM[-1] or fields[0] in b"ZX":
             return False
         program = tuple(fields[index] for index in _PROGRAM[1:])

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pynvml
 
+from nri_plugin.policy.memory_limits import MIG_MODE
+
 _FIRST_OF_REMAPPED: Final = 2
 _SYSFS: Final = Path("/sys")
 _DOMAIN_DIGITS: Final = 4
@@ -82,7 +84,7 @@ def _problem(handle: object) -> str:
     """Return why this GPU cannot be shared although it answers; "" if it can."""
     try:
         if pynvml.nvmlDeviceGetMigMode(handle)[0]:
-            return "MIG mode is enabled: must be disabled for shares (nvidia-smi -mig 0)"
+            return MIG_MODE
     except pynvml.NVMLError:  # this GPU has no MIG
         pass
     try:

@@ -95,6 +95,8 @@ class Inventory:
         """Problems of the GPUs whose UUIDs are not known."""
         self.driver = ""
         """The driver's version; "" until the first query has succeeded."""
+        self.has_limits = False
+        """Whether the driver limits the memory of control groups."""
         self._queried_at: float | None = None
         self.took_s = 0.0
         """Duration of the last query, until its answer or failure."""
@@ -179,6 +181,7 @@ class Inventory:
                 gpus[index] = Gpu(**described)
             self._note(xids)
             driver = str(answers.head.get("driver", ""))
+            has_limits = bool(answers.head.get("limits"))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ChildError(f"unreadable answer: {error!r}") from error
         seen = {i: self._judged(gpu, conditions[gpu.uuid]) for i, gpu in gpus.items()}
@@ -191,7 +194,7 @@ class Inventory:
             else:
                 seen[index] = last if index in answers.starting else replace(last, problem=why)
         self._by_index |= seen
-        self.driver = driver
+        self.driver, self.has_limits = driver, has_limits
         self._show(tuple(gpu for _, gpu in sorted(seen.items())), unnamed)
 
     def _note(self, xids: Sequence[Any]) -> None:

@@ -85,12 +85,14 @@ class Measuring:
 
     async def run(self) -> None:
         while True:
+            begun_s = self.now()
             await self.sample()
-            left_s, step_s = self.pause_s, _AGAIN_S if self._suspects else _LOOK_S
+            left_s = max(self.pause_s - (self.now() - begun_s), _AGAIN_S)
+            step_s = _AGAIN_S if self._suspects else _LOOK_S
             while left_s > 0:
                 await asyncio.sleep(min(left_s, step_s))
                 left_s, step_s = left_s - step_s, _LOOK_S
-                if left_s > 0 and await self.look():
+                if left_s > 0 and (await self.look() or self._suspects):
                     left_s = min(left_s, _AGAIN_S)
 
     async def look(self) -> bool:

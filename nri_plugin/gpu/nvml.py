@@ -1,9 +1,11 @@
 """Queries NVML about this node's GPUs and their processes: the child of nvml_process.py.
 
 `python -m nri_plugin.gpu.nvml` reads lines `NUMBER KIND`, until its input ends. It answers each
-with lines of JSON that repeat the number: one line at once, and one for each GPU. Each GPU has its
-own thread, because a call may hang in the driver. NVML stays initialized, for two reasons: a query
-then neither starts a process nor wakes a GPU, and the driver reports XID errors to this process.
+with lines of JSON that repeat the number: one line at once, and one for each GPU. A line
+`NUMBER KIND ARGUMENTS` asks only the GPUs that ARGUMENTS, a JSON object, has by index. Each GPU has
+its own thread, because a call may hang in the driver. NVML stays initialized, for two reasons: a
+query then neither starts a process nor wakes a GPU, and the driver reports XID errors to this
+process.
 The program exits if NVML fails as a whole, because only a new process loads the driver's library
 again. nvmlInit attaches no GPU. Each GPU's thread attaches the GPU by getting its first handle.
 """
@@ -22,7 +24,7 @@ import pynvml
 
 from gpuslice.gpu import driver_root, nvml, processes
 from nri_plugin.gpu.description import describe
-from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS, PROCESSES
+from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LIMITS, LINKS, PROCESSES
 
 _AT_ONCE_MS: Final = 0
 _EVENTS_MAX: Final = 1000
@@ -30,28 +32,28 @@ _EVENTS_MAX: Final = 1000
 
 
 class Asked:
-    """A thread that answers queries one after the other. If several queries of one kind wait, only
-    the latest is answered. jobs: kind -> function that returns the answer. answer: writes it."""
+    """A thread that answers queries one after the other. If several equal queries wait, only the
+    latest is answered. jobs: kind -> function that returns the answer. answer: writes it."""
 
     def __init__(
         self,
         index: int,
-        jobs: Mapping[str, Callable[[], Mapping[str, Any]]],
+        jobs: Mapping[str, Callable[..., Mapping[str, Any]]],
         answer: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._index = index
         self._jobs = jobs
         self._answer = answer
-        self._waiting: dict[str, int] = {}
+        self._waiting: dict[tuple[str, *tuple[str, ...]], int] = {}
         self._lock = threading.Lock()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.idle = True
         threading.Thread(target=self._serve, name=f"GPU {index}", daemon=True).start()
 
-    def ask(self, kind: str, number: int) -> None:
+    def ask(self, kind: str, number: int, *argument: str) -> None:
         with self._lock:
             self.idle = False
-            self._waiting[kind] = number
+            self._waiting[kind, *argument] = number
         self._wake.put(True)
 
     def end(self) -> None:
@@ -61,9 +63,9 @@ class Asked:
         while self._wake.get():
             with self._lock:
                 asked, self._waiting = self._waiting, {}
-            for kind, number in asked.items():
+            for (kind, *argument), number in asked.items():
                 try:
-                    result = self._jobs[kind]()
+                    result = self._jobs[kind](*argument)
                 except pynvml.NVMLError as error:
                     result = {"error": str(error)}
                 self._answer({"request": number, "index": self._index, **result})
@@ -103,6 +105,14 @@ class OneGpu:
             "utilization": processes.utilization(handle),
         }
 
+    def limits(self, argument: str) -> Mapping[str, Any]:
+        """Set hard limits. argument: JSON of the GPU's UUID, and of the bytes by directory."""
+        uuid, wanted = json.loads(argument)
+        handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
+        if pynvml.nvmlDeviceGetUUID(handle) != uuid:
+            return {"error": "the GPU was replaced"}
+        return {"limits": {group: _limit(handle, group, most) for group, most in wanted.items()}}
+
     def take_xids(self) -> Sequence[tuple[str, int]]:
         """Return UUID and XID of each error that the driver has queued since the last call."""
         xids: list[tuple[str, int]] = []
@@ -137,7 +147,7 @@ class Gpus:
         self._xids: list[tuple[str, int]] = []
         self._find()
 
-    def ask(self, kind: str, number: int) -> None:
+    def ask(self, kind: str, number: int, arguments: Mapping[str, Any] | None = None) -> None:
         """Write the answer for NVML as a whole. Make each GPU's thread write its GPU's answer."""
         if kind == GPUS:
             self._initialize_again()
@@ -147,9 +157,15 @@ class Gpus:
             "count": len(self._gpus),
             "links": self._links,
             "xids": self._xids,
+            "limits": self._has_limits,
         }
         self._xids = []
         self._answer(head)
+        if arguments is not None:
+            for index, argument in arguments.items():
+                if int(index) < len(self._threads):
+                    self._threads[int(index)].ask(kind, number, json.dumps(argument))
+            return
         for asked in [self._board] if kind == LINKS else self._threads:
             asked.ask(kind, number)
 
@@ -160,9 +176,14 @@ class Gpus:
 
     def _find(self) -> None:
         self._links: Sequence[str] | None = None
+        self._has_limits = hasattr(pynvml.nvmlLib, "nvmlDeviceSetMemoryLimits_v1")
         self._gpus = [OneGpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
         self._threads = [
-            Asked(index, {GPUS: gpu.description, PROCESSES: gpu.processes}, self._answer)
+            Asked(
+                index,
+                {GPUS: gpu.description, PROCESSES: gpu.processes, LIMITS: gpu.limits},
+                self._answer,
+            )
             for index, gpu in enumerate(self._gpus)
         ]
         self._board = Asked(BOARD, {LINKS: self._find_links}, self._answer)
@@ -185,6 +206,21 @@ class Gpus:
         handles = [_handle(index) for index in range(len(self._gpus))]
         self._links = links(len(handles), _linked(handles))
         return {"links": self._links}
+
+
+def _limit(handle: object, group: str, most: int) -> tuple[int, int] | str:
+    """Set a control group's hard limit, without a soft one. Return the limit before and after, or
+    why it was not set. Setting it again has no effect. A read may return an ancestor's limit."""
+    wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(group.encode(), 0, most)
+    now = pynvml.c_nvmlGetMemoryLimits_v1_t(group.encode())
+    try:
+        pynvml.nvmlDeviceGetMemoryLimits_v1(handle, now)
+        was = now.hardLimit
+        pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
+        pynvml.nvmlDeviceGetMemoryLimits_v1(handle, now)
+    except pynvml.NVMLError as error:
+        return str(error)
+    return was, now.hardLimit
 
 
 def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
@@ -230,8 +266,8 @@ def main() -> int:
     try:
         gpus = Gpus(_write)
         for line in sys.stdin:
-            number, kind = line.split()
-            gpus.ask(kind, int(number))
+            number, kind, *rest = line.split(maxsplit=2)
+            gpus.ask(kind, int(number), *map(json.loads, rest))
     except (pynvml.NVMLError, driver_root.NotFoundError) as error:
         sys.stderr.write(f"NVML: {error}\n")
         return 1

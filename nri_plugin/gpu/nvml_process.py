@@ -44,8 +44,9 @@ class Answers:
 
 
 class _Request:
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, arguments: Mapping[int, Any] | None) -> None:
         self.kind = kind
+        self.arguments = arguments
         self.head: Line | None = None
         self.lines: dict[int, Line] = {}
         self.changed = asyncio.Event()
@@ -54,6 +55,8 @@ class _Request:
         """Return the indexes that have not answered. The head must have arrived."""
         assert self.head is not None
         wanted = {BOARD} if self.kind == LINKS else set(range(self.head["count"]))
+        if self.arguments is not None:
+            wanted &= self.arguments.keys()
         return wanted - self.lines.keys()
 
 
@@ -83,7 +86,8 @@ class _EndedError(ChildError):
 class NvmlProcess:
     """Starts the process, and sends queries to it. deadline_s: of each query. first_s: time for a
     new process's first answers. pause_s: time from a process's failure to the next start. now: a
-    monotonic clock in seconds. timeout: asyncio.timeout, except in tests."""
+    monotonic clock in seconds. timeout: asyncio.timeout, except in tests. on_start: called after
+    each start of a process."""
 
     environment: Mapping[str, str]
     deadline_s: float = DEADLINE_S
@@ -92,6 +96,7 @@ class NvmlProcess:
     now: Callable[[], float] = time.monotonic
     command: Sequence[str] = COMMAND
     timeout: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout
+    on_start: Callable[[], None] = lambda: None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: _Running | None = None
     _number: int = 0
@@ -107,16 +112,16 @@ class NvmlProcess:
         """Whether any GPU is slow, as _Running defines it."""
         return self._running is not None and bool(self._running.slow)
 
-    async def ask(self, kind: str) -> Answers:
+    async def ask(self, kind: str, arguments: Mapping[int, Any] | None = None) -> Answers:
         """Return the answers that arrive in time. Raises ChildError if NVML as a whole does not
-        answer."""
+        answer. arguments: by the index of each GPU to ask; None: ask all."""
         was_running = self._running is not None
         try:
-            return await self._ask(kind)
+            return await self._ask(kind, arguments)
         except _EndedError:
             if not was_running:
                 raise
-        return await self._ask(kind)
+        return await self._ask(kind, arguments)
 
     async def close(self) -> None:
         """Close the process's input, which ends the process; kill it if it hangs. A later `ask`
@@ -134,10 +139,10 @@ class NvmlProcess:
             await asyncio.wait({running.reading})
         await self.child.wait_for_exit()
 
-    async def _ask(self, kind: str) -> Answers:
+    async def _ask(self, kind: str, arguments: Mapping[int, Any] | None) -> Answers:
         async with self._starting:
             running = self._running or await self._start()
-        request = _Request(kind)
+        request = _Request(kind, arguments)
         self._number += 1
         number = self._number
         running.requests[number] = request
@@ -155,7 +160,8 @@ class NvmlProcess:
         stdin = running.process.stdin
         assert stdin is not None
         with contextlib.suppress(ConnectionError):  # the process has ended: `_read` reports why
-            stdin.write(f"{number} {request.kind}\n".encode())
+            written = "" if request.arguments is None else f" {json.dumps(request.arguments)}"
+            stdin.write(f"{number} {request.kind}{written}\n".encode())
             await stdin.drain()
         while not running.ended:
             passed_over = running.late | (running.slow if request.kind != GPUS else set())
@@ -205,6 +211,7 @@ class NvmlProcess:
             raise
         self._running = running = _Running(process, self.now())
         running.reading = asyncio.create_task(self._read(running), name="answers of NVML")
+        self.on_start()
         return running
 
     async def _read(self, running: _Running) -> None:

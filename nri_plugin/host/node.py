@@ -21,8 +21,10 @@ from nri_plugin.host import cdi_vendor, device_plugins, discovery, driver_root, 
 from nri_plugin.host.cdi_generator import Generator
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.host.store import Store
+from nri_plugin.policy import memory_limits
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import Assigned, GpuModes, Mode
+from nri_plugin.policy.memory_limits import MemoryLimits
 from nri_plugin.policy.merged import Host
 from nri_plugin.policy.model import Gpu, Paths, Share, Specs
 from nri_plugin.policy.nvidia import Toolkit
@@ -79,6 +81,44 @@ class Node:
         self.library: Path | None = None
         """The library that new containers mount; None: no library is available."""
         self._looked = False
+        # At cgroup v1, /sys/fs/cgroup is only the directory of the hierarchies.
+        self._is_v2 = (settings.cgroup_root / "cgroup.procs").exists()
+
+    @property
+    def without_driver_limits(self) -> str:
+        """Return why the driver cannot limit the containers' memory; "": it can."""
+        chosen, inventory, mode = self._settings, self.inventory, self.modes.mode
+        return memory_limits.unavailable(
+            chosen.memory_limits,
+            inventory.driver,
+            inventory.has_limits,
+            str(chosen.cgroup_root),
+            self._is_v2,
+            [gpu for gpu in inventory.seen if mode(gpu)[0] is not Mode.EXCLUDED],
+        )
+
+    @property
+    def memory_limits(self) -> str:
+        """Return which memory limits are in force, as a text."""
+        return memory_limits.described(self._settings.memory_limits, self.without_driver_limits)
+
+    @property
+    def limits_in_force(self) -> str:
+        return memory_limits.in_force(self._settings.memory_limits, self.without_driver_limits)
+
+    @property
+    def limits_note(self) -> str:
+        """Return the same text where the operator chose other limits than the library's."""
+        chosen = self._settings.memory_limits
+        return "" if chosen is MemoryLimits.LIBRARY else self.memory_limits
+
+    @property
+    def lacks_driver_limits(self) -> str:
+        """Return why the node must not serve, because it lacks the driver's limits; "": it may."""
+        if self._settings.memory_limits is not MemoryLimits.DRIVER:
+            return ""
+        why = self.without_driver_limits
+        return why and f"--memory-limits=driver: {why}"
 
     @property
     def gpus(self) -> Sequence[Gpu]:

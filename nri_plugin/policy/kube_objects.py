@@ -259,7 +259,11 @@ def _reason(entry: Entry) -> str:
 
 def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
     gpu = entry.gpu
-    labels = {names.LABEL_GPU_LINK: gpu.link, names.LABEL_GPU_MODEL: gpu.model}
+    labels = {
+        names.LABEL_GPU_LINK: gpu.link,
+        names.LABEL_GPU_MODEL: gpu.model,
+        names.LABEL_GPU_MEMORY_LIMITS: entry.limits,
+    }
     known = {key: value for key, value in labels.items() if value}
     return {
         "type": names.DEVICE_TYPE_GPU,

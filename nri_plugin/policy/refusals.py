@@ -204,6 +204,10 @@ class Reason(Enum):
         "entry point: {problem}: must load the library under --unenforceable=refuse; use a dynamic"
         " program of glibc"
     )
+    DRIVER_LIMIT = (
+        "the driver's memory limit cannot be set: {problem}: must be set under"
+        " --memory-limits=driver" + _RETRIES
+    )
     IMAGE_PATH = (
         "image path {path}: invalid value ({what}): must be absent, because the agent mounts the"
         " limit there; build the image without it"

@@ -32,12 +32,14 @@ _IN_MIB: Final = (dialects.VOLCANO_MEMORY, dialects.VOLCANO_VGPU_MEMORY, dialect
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A GPU of the Device. If it is not healthy, `gpu.problem` states why. Only a healthy GPU in
-    mode SHARED gets new shares. why: the cause of another mode."""
+    mode SHARED gets new shares. why: the cause of another mode. limits: which memory limits are in
+    force (memory_limits.py)."""
 
     gpu: Gpu
     healthy: bool
     mode: Mode = Mode.SHARED
     why: str = ""
+    limits: str = ""
 
     @property
     def offered(self) -> bool:

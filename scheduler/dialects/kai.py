@@ -18,6 +18,7 @@ from typing import Final
 from gpuslice.contract import names, quantity
 from gpuslice.contract.dialects import (
     KAI,
+    KAI_COMPUTE_MODE,
     KAI_CONTAINER,
     KAI_CONTAINER_PREFIX,
     KAI_CONTAINER_TYPE,
@@ -31,6 +32,7 @@ from gpuslice.contract.dialects import (
     KAI_PORTION,
     KAI_PORTION_OLD,
     KAI_RECEIVED_TYPE,
+    KAI_TIME_SLICING,
     LEAST_MIB,
     SCHEDULER_NAMES,
 )
@@ -69,6 +71,8 @@ _OF_CONTAINER: Final = re.compile(
     rf"{re.escape(KAI_CONTAINER_PREFIX)}(.+)"
     rf"({re.escape(KAI_MEMORY_REQUEST)}|{re.escape(KAI_MEMORY_LIMIT)})"
 )
+_MODE: Final = re.compile(rf"{re.escape(KAI_CONTAINER_PREFIX)}.+{re.escape(KAI_COMPUTE_MODE)}")
+_MODES: Final = f"{KAI_TIME_SLICING}, because gpuslice shares compute without MPS"
 
 _MEMORY: Final = "gpu-memory annotation value must be a positive integer greater than 0"
 _FRACTION: Final = "gpu-fraction annotation value must be a positive number smaller than 1.0"
@@ -82,13 +86,17 @@ def read(pod: PodFields) -> Reading | None:
     if pod.scheduler_name not in SCHEDULER_NAMES:
         return None
     written = pod.annotations
-    by_container = sorted(key for key in written if key.startswith(KAI_CONTAINER_PREFIX))
+    of_containers = sorted(key for key in written if key.startswith(KAI_CONTAINER_PREFIX))
+    by_container = [key for key in of_containers if not _MODE.fullmatch(key)]
     mps = written.get(KAI_MPS) == "true"
     keys = [key for key in (KAI_FRACTION, KAI_MEMORY) if key in written] + by_container
     is_request = any(key not in by_container or key.endswith(_SUFFIXES) for key in keys)
     if pod.scheduler_name != KAI.scheduler_name and not is_request:
         return None
     _refuse_combinations(pod, keys, by_container, mps)
+    for key in of_containers:
+        if key not in by_container and written[key] != KAI_TIME_SLICING:
+            raise invalid(annotation(key), written[key], _MODES)
     if not keys:
         return None
     mib = _number(written, KAI_MEMORY, MIB, _MEMORY)

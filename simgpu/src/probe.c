@@ -3,6 +3,7 @@
  * JSON line. It has the results of cuInit, of the first context, of allocating all free memory, and
  * of 512 bytes more. With `hold` it then keeps running. It loads the driver only by dlopen, as
  * programs with a statically linked runtime do. If built with LINKED, it is linked with the driver.
+ * If built with STATIC too, it contains the driver.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -13,6 +14,10 @@
 #include "abi/cuda_entry.h"
 
 enum { NOT_TRIED = -1, MORE_BYTES = 512 };
+
+#ifdef STATIC
+#define dlopen(name, mode) ((void *)1)
+#endif
 
 #ifdef LINKED
 #define FIND(driver, name) name

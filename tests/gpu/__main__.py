@@ -41,6 +41,7 @@ _PARTS: Final = {
     "pairs": _Part(90, "test_measured.py", "pairs"),
     "model": _Part(15, "test_compute.py", "not shares"),
     "rows": _Part(40, "test_rows.py"),
+    "limits": _Part(5, "test_limits.py"),
     "shares": _Part(0, "test_compute.py", "shares"),
     "frameworks": _Part(0, "test_frameworks.py"),
 }

@@ -10,7 +10,8 @@ import pytest
 
 from lab.node.catalogue import OWN_PRELOAD
 from lab.node.cri import Container
-from lab.node.lab import Lab
+from lab.node.lab import STATIC_PROBE as STATIC
+from lab.node.lab import Lab, build_static_probe
 from tests.node.scene import (
     AUDITS,
     LAUNCHER,
@@ -20,6 +21,7 @@ from tests.node.scene import (
     PLUGIN,
     PROBE,
     SETUID_PROBE,
+    STATIC_PROBE,
     Files,
     granted,
     lab_of,
@@ -34,6 +36,7 @@ _STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "
 @pytest.fixture(scope="session")
 def test_programs(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
     made = tmp_path_factory.mktemp("programs")
+    build_static_probe()
 
     def built(name: str, source: Path, *options: str | Path) -> Path:
         subprocess.run(["gcc", *_STRICT, source, "-o", made / name, *options], check=True)
@@ -48,6 +51,7 @@ def test_programs(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         PROBE: (probe, 0o755),
         SETUID_PROBE: (probe, 0o4755),
         LINKED_PROBE: (built("linked", _PROBE_SOURCE, include, *driver), 0o755),
+        STATIC_PROBE: (STATIC, 0o755),
         LAUNCHER: (built("launcher", _C / "launcher.c", "-static"), 0o755),
         OWN_PRELOAD: (built("own", _C / "own.c", *shared), 0o644),
         NAMESPACED: (built("namespaced", _C / "own_namespace.c", "-ldl"), 0o755),

@@ -35,6 +35,8 @@ FLOOR = CONTEXT + CODE_BYTES
 PROBE = "/opt/test/probe"
 LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
+STATIC_PROBE = "/opt/test/probe-static"
+"""It contains the simulated driver, so that no library can be loaded before the driver."""
 LAUNCHER = "/opt/test/launcher"
 LOAD = "/opt/test/cuda-load"
 NAMESPACED = "/opt/test/namespaced"
@@ -53,10 +55,12 @@ def lab_of(
     sizes: Sequence[int] = (WHOLE,),
     files: Files | None = None,
     on_host: bool = False,
+    new_driver: bool = False,
     **options: Any,
 ) -> Lab:
     """Return a lab whose containerd waits long for the agent, because the machine may stall."""
-    return Lab(sizes, files, options=Options(request_timeout_s=8, **options), on_host=on_host)
+    chosen = Options(request_timeout_s=8, **options)
+    return Lab(sizes, files, options=chosen, on_host=on_host, new_driver=new_driver)
 
 
 @contextmanager

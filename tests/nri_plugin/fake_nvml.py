@@ -2,7 +2,9 @@
 
     gpus         a list of GPUs: the fields of model.Gpu, "recovery", and "xids" (pairs of UUID and
                  number); or only "error"; or "silent", for a GPU that does not answer
-    driver, links, head_xids   values of the answer's first line
+    driver, links, head_xids, has_limits   values of the answer's first line
+    limits       a file that records each request to set limits; by directory it has what the driver
+                 answers: a pair of limits, or an error. Other directories get what was asked
     memory, utilization   by UUID, as gpu/processes.py has them
     exit         the process ends with this text
     hang         the process does not answer
@@ -45,9 +47,21 @@ def _processes(number: str, answers: Any, gpus: list[dict[str, Any]]) -> None:
         _say(number, index=index, **({"uuid": uuid, **of_gpu} if uuid else gpu))
 
 
+def _limits(number: str, answers: Any, asked: dict[str, Any]) -> None:
+    file = Path(answers["limits"])
+    known = json.loads(file.read_text())
+    for index, (uuid, groups) in asked.items():
+        known.setdefault("asked", []).append([uuid, groups])
+        limits = {group: known.get(group, [most, most]) for group, most in groups.items()}
+        _say(number, index=int(index), limits=limits)
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(known))
+    beside.rename(file)  # a test may read it at any time
+
+
 def main() -> None:
     for line in sys.stdin:
-        number, kind = line.split()
+        number, kind, *rest = line.split(maxsplit=2)
         given = sys.argv[1]
         answers = json.loads(given if given.startswith("{") else Path(given).read_text())
         if "exit" in answers:
@@ -56,9 +70,15 @@ def main() -> None:
             time.sleep(3600)
         gpus = answers.get("gpus") or [{"uuid": uuid} for uuid in answers.get("memory", ())]
         count = len(gpus)
-        head = {"driver": answers.get("driver", ""), "links": answers.get("links", [""] * count)}
+        head = {
+            "driver": answers.get("driver", ""),
+            "links": answers.get("links", [""] * count),
+            "limits": answers.get("has_limits", False),
+        }
         _say(number, count=count, xids=answers.get("head_xids", []), **head)
-        if kind == "links":
+        if kind == "limits":
+            _limits(number, answers, json.loads(rest[0]))
+        elif kind == "links":
             _say(number, index=-1, links=answers["measured_links"])
         else:
             (_gpus if kind == "gpus" else _processes)(number, answers, gpus)

@@ -153,7 +153,10 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
         assert (registered.plugin_name, registered.plugin_idx) == ("gpuslice", "50")
         assert agents[0].stdout is not None
         line = await asyncio.to_thread(agents[0].stdout.readline)
-        assert line == "ready: registered with containerd 2.4.2 (NRI v0.12.3)\n"
+        assert (
+            line
+            == "ready: registered with containerd 2.4.2 (NRI v0.12.3); memory limits: library\n"
+        )
         await runtime.close()
         server.close()
         host.socket.unlink()

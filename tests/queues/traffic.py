@@ -39,7 +39,9 @@ _STOP_S: Final = 1.0
 
 class Traffic:
     """runs_s: the least and the longest time for which a pod runs. crowd: how many pods there are
-    at once while they come. is_coming, is_ending: whether new pods come, and whether pods end."""
+    at once while they come. is_coming: whether new pods come. ends_above: pods end only while the
+    top queue uses more than this part of its limit, so that the queues stay near their limits on a
+    slow machine too."""
 
     def __init__(
         self,
@@ -52,14 +54,14 @@ class Traffic:
         self._api, self._chance, self._runs_s, self._crowd = api, chance, runs_s, crowd
         self._queues = {queue.name: queue for queue in queues}
         self._leaves = [queue.name for queue in leaves(queues)]
-        self.is_coming, self.is_ending = True, True
+        self.is_coming, self.ends_above = True, 0.7
         self.pods: Mapping[str, Json] = {}
         """The pods at the last look, by name."""
         self.made = self.refused = self.looks = 0
         self.over = 0
         """How often a queue would be over its limit with the pods that were deleted before they
         ran. Kueue counts these no more."""
-        self.most = 0.0
+        self.most = self._top = 0.0
         """The greatest part of its limit that a queue used at a look."""
         self.bound: set[str] = set()
         """The names of all pods that were ever bound."""
@@ -86,9 +88,12 @@ class Traffic:
                 for queue in self._path(raw["metadata"]["labels"][names.LABEL_KUEUE_QUEUE]):
                     (cancelled if never_runs else used)[queue] += milli_of(raw["spec"])
         self.looks += 1
+        self._top = 0.0
         for queue, milli in used.items():
             limit = self._queues[queue].limit * MILLI
             self.most = max(self.most, milli / limit)
+            if not self._queues[queue].parent:
+                self._top = milli / limit
             assert milli <= limit, f"{queue} uses {milli} of {limit}: {self._about(queue)}"
             self.over += milli + cancelled[queue] > limit
 
@@ -146,7 +151,7 @@ class Traffic:
             elif raw["status"]["phase"] == "Pending":
                 due.append((name, {"phase": "Running"}))
                 self._ends_s[name] = now_s + self._chance.uniform(*self._runs_s)
-            elif self.is_ending and now_s >= self._ends_s[name]:
+            elif self._top > self.ends_above and now_s >= self._ends_s[name]:
                 due.append((name, {"phase": "Succeeded"}))
         return due
 
@@ -162,13 +167,13 @@ class Traffic:
     def gated(self) -> set[str]:
         return {name for name, raw in self.pods.items() if raw["spec"].get("schedulingGates")}
 
-    async def reasons(self) -> Mapping[str, str]:
-        """Return the reason of each pod's last event of a queue."""
+    async def explained(self) -> set[str]:
+        """Return the names of the pods with an event that says what they wait for."""
         found = await self._api.get(_EVENTS, timeout_s=TIMEOUT_S)
         return {
-            event["involvedObject"]["name"]: event["reason"]
+            event["involvedObject"]["name"]
             for event in found["items"]
-            if event["reason"].startswith("GPUQueue")
+            if event["reason"] == names.EVENT_QUEUE_WAITING
         }
 
 

@@ -15,6 +15,7 @@ POLICY: Final = "gpuslice-kai"
 MEMORY: Final = "nvidia.com/container.{}.gpu-memory.{}"
 LIMIT: Final = MEMORY.format("main", "limit")
 REQUEST: Final = MEMORY.format("main", "request")
+MODE: Final = "nvidia.com/container.main.gpu-compute.mode"
 HALF: Final = {"gpu-fraction": "0.5"}
 OLD_TYPE: Final = {**HALF, "gpu-fraction-container-type": "InitContainer"}
 
@@ -62,6 +63,8 @@ UNKNOWN: Final = [
         "nvidia.com/container.main.gpu-memory.limits",
         "nvidia.com/container.gpu-memory.limit",
         "nvidia.com/container.main.gpus.devices",
+        "nvidia.com/container.main.gpu-compute",
+        "nvidia.com/container.gpu-compute.mode",
     )
 ]
 REFUSED: Final = [
@@ -71,6 +74,16 @@ REFUSED: Final = [
     _refused(_WHOLE, {"gpu-fraction": "2", "gpu-memory": "x"}, whole="main"),
     _refused(_BOTH, {"gpu-fraction": "2", **_2000}),
     _refused(_BOTH, _2000, whole="main"),
+    *(
+        row
+        for beside in (HALF, {LIMIT: "1Gi"}, {"gpu-memory": "0"})
+        for row in _values(
+            MODE,
+            annotated(MODE, "{}", "time-slicing, because gpuslice shares compute without MPS"),
+            ("sm-sharing", "", "Time-Slicing"),
+            **beside,
+        )
+    ),
     *_values(
         "gpu-memory",
         "gpu-memory annotation value must be a positive integer greater than 0",
@@ -187,6 +200,9 @@ GRANTED: Final = [
             ({"mps": "false"}, ""),
             ({_NAME: ""}, ""),
             ({LIMIT: "1500M"}, "main: 1500000000 B"),
+            ({LIMIT: "1Gi", MODE: "time-slicing"}, "main: 1024 MiB"),
+            ({**HALF, MODE: "time-slicing"}, "main: 1/2"),
+            ({MODE: "time-slicing"}, ""),
             ({REQUEST: "128Mi", "gpu-fraction-num-devices": "2"}, "main: 2 x 128 MiB"),
             ({REQUEST: "1Gi", LIMIT: "1024Mi", _NAME: "main"}, "main: 1024 MiB"),
         )

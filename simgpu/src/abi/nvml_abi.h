@@ -19,6 +19,7 @@ typedef enum {
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_DRIVER_NOT_LOADED = 9,
 	NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+	NVML_ERROR_FUNCTION_NOT_FOUND = 13,
 	NVML_ERROR_GPU_IS_LOST = 15,
 	NVML_ERROR_MEMORY = 20,
 	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -129,6 +130,18 @@ typedef struct {
 	unsigned long long lastSeenTimeStamp;
 	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
+
+#define NVML_DEVICE_MEMORY_LIMIT_MAX 0xffffffffffffffffull
+
+typedef struct {
+	const char *nameSpace;
+	unsigned long long softLimit, hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+	const char *nameSpace;
+	unsigned long long softLimit, hardLimit, currentUsed;
+} nvmlGetMemoryLimits_v1_t;
 
 /* Declares an exported function, then begins its definition. No header has its prototype. */
 #define NVML_API(name, ...)                                                                        \

@@ -77,6 +77,7 @@ CUresult driver_result(enum sim_status status)
 	    [SIM_NOT_FOUND] = CUDA_ERROR_CONTEXT_IS_DESTROYED,
 	    [SIM_NOT_SUPPORTED] = CUDA_ERROR_NOT_SUPPORTED,
 	    [SIM_GPU_LOST] = CUDA_ERROR_UNKNOWN,
+	    [SIM_NO_PERMISSION] = CUDA_ERROR_UNKNOWN,
 	};
 
 	return (size_t)status < sizeof(results) / sizeof(*results) ? results[status]

@@ -23,7 +23,7 @@
 #define SIM_DEVICE_DIR	  "/dev/simgpu"
 #define SIM_FIRMWARE_DIR  "/lib/firmware/nvidia"
 #define SIM_FIRMWARE	  "gsp_simgpu"
-#define SIM_REQUEST_BYTES 64 /* largest payload of a request */
+#define SIM_REQUEST_BYTES sizeof(struct sim_limits) /* largest payload of a request */
 
 typedef char socket_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 
@@ -118,7 +118,7 @@ static bool exchange(struct sim_link *link, enum sim_op op, const void *req, uin
 		     struct sim_reply *head, void *reply, uint32_t cap)
 {
 	return send_request(link->fd, op, req, n) && recv_all(link->fd, head, sizeof(*head)) &&
-	       head->bytes <= cap && head->status <= SIM_GPU_LOST &&
+	       head->bytes <= cap && head->status <= SIM_NO_PERMISSION &&
 	       recv_all(link->fd, reply, head->bytes);
 }
 

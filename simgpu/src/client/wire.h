@@ -11,8 +11,9 @@
 
 #include <stdint.h>
 
-#define SIM_PROTOCOL	  6
+#define SIM_PROTOCOL	  7
 #define SIM_PAYLOAD_BYTES 65536 /* largest payload of a message */
+#define SIM_CGROUP_BYTES  1024	/* longest path of a cgroup, with its NUL */
 
 /* These values are the same for every simulated GPU. */
 #define SIM_CLOCK_KHZ	     1410000
@@ -35,6 +36,8 @@ enum sim_op {
 	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; valid while any client has the memory */
 	SIM_FAULT,	   /* sim_call_name -> sim_fault: what must happen to the call */
 	SIM_MEMORY_KEEP,   /* sim_keep -> -; the memory also exists while its file is locked */
+	SIM_LIMITS_SET,	   /* sim_limits -> -; only for CAP_SYS_ADMIN */
+	SIM_LIMITS_GET,	   /* sim_cgroup -> sim_limits_now */
 };
 
 enum sim_status {
@@ -44,6 +47,7 @@ enum sim_status {
 	SIM_NOT_FOUND, /* this process has no such context or allocation */
 	SIM_NOT_SUPPORTED,
 	SIM_GPU_LOST, /* the GPU fell off the bus (XID 79) */
+	SIM_NO_PERMISSION,
 };
 
 struct sim_request {
@@ -114,6 +118,20 @@ struct sim_imported {
 
 struct sim_memory {
 	uint64_t total_bytes, free_bytes;
+};
+
+/* A cgroup is the absolute path of its directory, padded with zeros. */
+struct sim_limits {
+	char cgroup[SIM_CGROUP_BYTES];
+	uint64_t soft_bytes, hard_bytes; /* 0 and UINT64_MAX: no limit */
+};
+
+struct sim_cgroup {
+	char cgroup[SIM_CGROUP_BYTES];
+};
+
+struct sim_limits_now {
+	uint64_t soft_bytes, hard_bytes, used_bytes;
 };
 
 struct sim_process {

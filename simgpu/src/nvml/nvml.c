@@ -142,8 +142,8 @@ nvmlDevice_t nvml_instance_of(nvmlDevice_t gpu)
 	return &instances[nvml_index(gpu)];
 }
 
-nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
-			uint32_t *got)
+nvmlReturn_t nvml_request(nvmlDevice_t device, enum sim_op op, const void *req, uint32_t n,
+			  void *reply, uint32_t cap, uint32_t *got)
 {
 	static const nvmlReturn_t results[] = {
 	    [SIM_OK] = NVML_SUCCESS,
@@ -152,9 +152,16 @@ nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32
 	    [SIM_NOT_FOUND] = NVML_ERROR_NOT_FOUND,
 	    [SIM_NOT_SUPPORTED] = NVML_ERROR_NOT_SUPPORTED,
 	    [SIM_GPU_LOST] = NVML_ERROR_GPU_IS_LOST,
+	    [SIM_NO_PERMISSION] = NVML_ERROR_NO_PERMISSION,
 	};
 
-	return results[sim_call(device->link, op, NULL, 0, reply, cap, got)];
+	return results[sim_call(device->link, op, req, n, reply, cap, got)];
+}
+
+nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
+			uint32_t *got)
+{
+	return nvml_request(device, op, NULL, 0, reply, cap, got);
 }
 
 void nvml_format_uuid(const struct sim_gpu *gpu, bool instance, char *text)

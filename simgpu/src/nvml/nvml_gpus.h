@@ -40,7 +40,9 @@ unsigned int nvml_index(nvmlDevice_t device);
 /* Stores the GPU's description; calls nvml_enter itself. Fails if the caller's `out` is NULL. */
 nvmlReturn_t nvml_describe(nvmlDevice_t device, const void *out, struct sim_gpu *gpu);
 
-/* Sends one request to the GPU. Returns its status as an NVML code. */
+/* Each sends one request to the GPU and returns its status as an NVML code. */
+nvmlReturn_t nvml_request(nvmlDevice_t device, enum sim_op op, const void *req, uint32_t n,
+			  void *reply, uint32_t cap, uint32_t *got);
 nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
 			uint32_t *got);
 

@@ -62,7 +62,7 @@ NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
 /* The library's own version, available without a driver. */
 NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
 {
-	return nvml_copy_text("13.580.65.06", version, length);
+	return nvml_copy_text(SIMGPU_NVML_VERSION, version, length);
 }
 
 NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)

@@ -19,6 +19,9 @@ static const char help[] =
     "    --query-gpu=FIELDS          values of each GPU: index, uuid, name, driver_version,\n"
     "                                memory.total, memory.used, memory.free, utilization.gpu\n"
     "    --format=csv[,noheader][,nounits]\n"
+    "    memory-limits --set -n CGROUP --soft-limit MIB --hard-limit MIB [-i INDEX]\n"
+    "    memory-limits --get -n CGROUP [-i INDEX]\n"
+    "                                limits of a cgroup's memory, from driver 615 on\n"
     "\n"
     "Without an option: the table.\n"
     "\n"
@@ -27,6 +30,8 @@ static const char help[] =
 struct command_line {
 	const char *fields, *format;
 	bool list;
+	int limits; /* number of words after memory-limits, at `words` */
+	char **words;
 };
 
 static int load_nvml(void)
@@ -151,6 +156,8 @@ static int run(const struct command_line *line)
 		status = find_gpus(&gpus);
 	if (status)
 		return status;
+	if (line->words)
+		return smi_limits(&gpus, line->limits, line->words);
 	if (line->fields)
 		return smi_query_gpu(&gpus, line->fields, &format);
 	return line->list ? smi_list(&gpus) : smi_table(&gpus);
@@ -161,6 +168,11 @@ int main(int argc, char **argv)
 	struct command_line line = {0};
 	int status;
 
+	if (argc > 1 && strcmp(argv[1], "memory-limits") == 0) {
+		line.limits = argc - 2;
+		line.words = argv + 2;
+		argc = 1;
+	}
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
 			fputs(help, stdout);

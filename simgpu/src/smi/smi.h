@@ -69,6 +69,7 @@ static inline unsigned long long smi_mib(unsigned long long bytes)
 
 /* Each function returns the program's exit status. */
 int smi_list(const struct smi_gpus *gpus);
+int smi_limits(const struct smi_gpus *gpus, int count, char **words);
 int smi_table(const struct smi_gpus *gpus);
 int smi_query_gpu(const struct smi_gpus *gpus, const char *fields, const struct smi_format *format);
 

@@ -56,7 +56,7 @@ OVER, BARE, COVERED, STRANGER = Finding
 class Way:
     """A way round the limit. found: what the audit finds; empty: the way is prevented. command:
     with the argument `hold` it holds all memory that it gets. before: a script that the container
-    runs before. beside: a script of a second container, after the first has held its share."""
+    runs before. beside: a script that a second container runs before."""
 
     name: str
     found: Collection[Finding] = ()
@@ -141,11 +141,14 @@ WAYS: Final = (
     ),
     Way("code and variables of a module", {OVER}, _CODE),
     Way(
-        "removal by the pod's other container", {COVERED}, beside=REMOVE, sandbox=Sandbox(pid="POD")
+        "removal by the pod's other container",
+        {OVER, BARE, COVERED},
+        beside=REMOVE,
+        sandbox=Sandbox(pid="POD"),
     ),
     Way(
         "unmounting by the pod's other container",
-        {COVERED},
+        {OVER, BARE, COVERED},
         beside=f"python3 - <<'END'\n{ENTER}END\n",
         neighbour=Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"]),
         sandbox=Sandbox(pid="POD"),
@@ -218,14 +221,11 @@ def test_a_way_is_prevented_or_found(lab: Lab, way: Way, request: pytest.Fixture
         other = pod.run("other", way.neighbour) if way.beside else None
         _looks(lab, 2)
         assert not way.before or container.exec(["sh", "-c", way.before]).code == 0
-        text, at = _held(container, way.command)
         if other is not None:
             assert not _findings(lab, pod_name)
-            done = other.exec(
-                ["sh", "-c", f"({way.beside}\n) && touch {_SAID} && stat -c %.Y {_SAID}"]
-            )
+            done = other.exec(["sh", "-c", way.beside])
             assert done.code == 0, done
-            at = float(done.out.split()[-1])
+        text, at = _held(container, way.command)
         if not way.found:
             assert Taken(**json.loads(text)).held_to(HALF)
             _looks(lab, 3)

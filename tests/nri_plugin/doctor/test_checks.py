@@ -74,6 +74,8 @@ MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 BY_CLASS = runtime(handlers={"gpu": NVIDIA})
 BY_MOUNTS = nvidias(replace(REFUSES, of_mounts=True))
 WHOLE_GPUS = chosen("--whole-gpus", "any")
+AUTO = chosen("--memory-limits=auto")
+WITHOUT: Changes = {"without_driver_limits": "why"}
 OLD_WITH_CDI = runtime("v1.7.30", old=True, cri={"enable_cdi": True})
 ELSEWHERE = chosen("--whole-gpus", "any", "--cdi-dir", "/x")
 BY_LINKS = runtime(cri={"cdi_spec_dirs": ["/links", "/etc/cdi"]})
@@ -118,6 +120,13 @@ ROWS: Mapping[str, Sequence[Row]] = {
         passes("v2.9.0", runtime("v2.9.0")),
         fails("crio 1.34.0: the agent does not", runtime("1.34.0", "crio"), "containerd"),
         warns("not known: gone", UNKNOWN, "hostPID"),
+    ],
+    "memory-limits": [
+        passes("library", {"without_driver_limits": "why"}),
+        passes("library; the driver's are not available: why", AUTO | WITHOUT),
+        passes("library and driver", AUTO),
+        passes("library and driver", chosen("--memory-limits=driver")),
+        fails("not available: why", chosen("--memory-limits=driver") | WITHOUT, "auto or library"),
     ],
     "containerd-state": [
         fails(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,7 +160,9 @@ def test_whether_a_process_has_the_library(maps: list[str], expected: bool | Non
     assert late is (False if expected is None and LOADER in maps else expected)
 
 
-def test_a_process_on_the_gpu_without_the_library(node: Node) -> None:
+def test_a_process_on_the_gpu_without_the_library(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     node.usage = {11: 300 * MIB}
     assert node.twice() == set()
     node.runs(11, EXE, stack=8)
@@ -172,6 +176,7 @@ def test_a_process_on_the_gpu_without_the_library(node: Node) -> None:
     node.usage = {11: MIB}
     assert node.twice() == {"no_library"}
     assert node.events() == [], "an event is written once"
+    assert sum(text.startswith("audit finding") for text in caplog.messages) == 1
 
 
 def test_a_process_with_the_device_open(node: Node) -> None:
@@ -214,6 +219,27 @@ def test_a_process_that_enters_its_container_late(node: Node) -> None:
     assert node.twice() == {"no_library"}
 
 
+def test_a_number_that_another_process_gets(node: Node) -> None:
+    node.process(12, "system.slice")
+    node.process(13)
+    assert not any(node.look() for _ in range(3))
+    node.runs(13, EXE)
+    node.opens(13, "/dev/nvidia0")
+    shutil.rmtree(node.proc / "12")
+    (node.proc / "13").rename(node.proc / "12")
+    assert node.twice() == {"no_library"}
+
+
+def test_a_container_whose_grant_is_known_late(node: Node) -> None:
+    node.process(12)
+    node.runs(12, EXE)
+    node.opens(12, "/dev/nvidia0")
+    hold, node.hold = node.hold, replace(node.hold, container_id="c2", key="c2")
+    assert not any(node.look() for _ in range(3))
+    node.hold = hold
+    assert node.twice() == {"no_library"}
+
+
 OTHER_ROOT = "10 9 0:41 / / rw - tmpfs tmpfs rw"
 COVERS = f"13 12 0:6 /null {names.CONTAINER_PRELOAD} rw - devtmpfs devtmpfs rw"
 ETC = "14 10 0:60 / /etc rw - tmpfs tmpfs rw"
@@ -242,13 +268,26 @@ def test_a_file_that_is_covered(node: Node, pid: int, mounts: list[str], found: 
     assert node.look() == found
 
 
+def test_what_rarely_changes_is_read_seldom_and_at_once_for_a_new_program(node: Node) -> None:
+    assert not any(node.look() for _ in range(6))
+    node.mounts(11, ROOT)
+    assert any(node.look() == {"covered"} for _ in range(5))
+    assert node.look() == {"covered"}
+    node.mounts(11, ROOT, PRELOAD)
+    assert not any(node.look() for _ in range(5))
+    node.mounts(11, ROOT)
+    node.process(12)
+    node.mounts(12, ROOT)
+    assert node.twice() == {"covered"}
+
+
 def test_mounts_before_the_start_and_of_a_chroot_are_not_judged(node: Node) -> None:
     node.mounts(11, ROOT)
     assert node.twice() == set(), "the runtime still makes the mounts"
     node.mounts(11, ROOT, PRELOAD)
     node.process(12, namespace="2", root="/chroot")
     node.mounts(12, ROOT)
-    assert node.twice() == set()
+    assert node.twice() == node.look() == set()
 
 
 def test_a_container_without_a_share(node: Node) -> None:

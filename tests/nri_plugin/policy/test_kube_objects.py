@@ -70,6 +70,13 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
     assert translate.device(renamed).node_uid == "uid-2"
 
 
+def test_the_device_tells_which_memory_limits_are_in_force() -> None:
+    written = kube_objects.device("node-1", "uid-1", [Entry(GPU, True, limits="driver")])
+    assert written is not None
+    labels = written["spec"]["devices"][0]["labels"]
+    assert labels[names.LABEL_GPU_MEMORY_LIMITS] == "driver"
+
+
 def test_the_device_has_the_reason_and_the_time_of_a_gpu_that_is_not_offered() -> None:
     """Each scheduler that reads the Device leaves out the GPU, Koordinator's too."""
     well = Entry(replace(GPU, bus_id="0000:3b:00.0"), True)
