@@ -201,7 +201,7 @@ class Host:
 
     def _limited(self, percent: int, policy: Policy) -> Sequence[str]:
         options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
-        options += ["--core", str(percent), "--core-policy", policy]
+        options += ["--core", str(percent), "--compute", policy]
         return [sys.executable, "-m", "shim", "run", *options, "--"]
 
 

@@ -31,7 +31,7 @@ where signal N ended it. With --image, CMD runs in a Docker container under the 
 `gpuslice run --image IMAGE --help` describes that.
 
 --core is the program's share of the GPU's time beside other programs of `run` on the same GPU.
---core-policy says how it shares that time:
+--compute says how it shares that time:
   fair        it gets its share, and also the time that the others leave (default)
   capped      it gets its share and no more, also while no other program uses the GPU
   turns       it submits work only while no other program does: exact times, longer waits
@@ -67,7 +67,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
-        usage="%(prog)s --memory SIZE [--core PERCENT] [--core-policy fair|capped|turns|background]"
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--compute fair|capped|turns|background]"
         " [--gpu UUID|INDEX]..."
         " [--context-bytes SIZE] [--code-bytes SIZE] [--managed-memory charged|free] [--strict]"
         " -- CMD [ARG]...\n       gpuslice run --memory SIZE [OPTION]... --image IMAGE"

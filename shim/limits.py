@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--core", metavar="PERCENT", help="1 to 100 (default: 100, of which nothing is booked)"
     )
     parser.add_argument(
-        "--core-policy",
+        "--compute",
         choices=[*Policy],
         default=Policy.FAIR,
         help="how the program shares the GPU's time; see above (default: fair)",
@@ -87,7 +87,7 @@ def granted(
             context_bytes=_context_bytes(options.context_bytes, gpu),
             code_bytes=_size("--code-bytes", options.code_bytes, gpu),
             managed_free=options.managed_memory == "free",
-            policy=Policy(options.core_policy),
+            policy=Policy(options.compute),
         )
         for gpu, part in parts.items()
     ]

@@ -1,4 +1,4 @@
-"""The containers with our label on this machine's Docker, and the connection to it."""
+"""The containers with a grant on this machine's Docker, and the connection to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from docker.errors import DockerException, NotFound
 from urllib3.exceptions import HTTPError
 
 from gpuslice.contract import names
-from gpuslice.docker import grants
+from gpuslice.docker import daemon, grants
 
 ERRORS: Final = (DockerException, HTTPError, OSError)
 """The errors of this module's functions."""
@@ -26,7 +26,7 @@ _CHANGE_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container with our label. grant: the label's text. status, error: Docker's State.
+    """A container that asks for a grant. grant: the label's text. status, error: Docker's State.
     restarts: it has a restart policy."""
 
     id: str
@@ -58,13 +58,19 @@ def connect(timeout_s: int = _CHANGE_S) -> docker.APIClient:
 
 
 def listed() -> Sequence[Container]:
-    """Return the containers with a key of ours, whatever their state. Raises as `connect`."""
+    """Return the containers that ask for a grant, whatever their state. A label is no proof:
+    `docker commit` copies it into an image, and so to each container of it. Raises as `connect`."""
     found = []
     with connect(_LIST_S) as client:
         for each in client.containers(all=True, filters={"label": names.LABEL_KEY}):
             with suppress(NotFound):  # it was removed meanwhile
-                found.append(_container(client.inspect_container(each["Id"])))
-    return [each for each in found if grants.is_key(each.key)]
+                found.append(client.inspect_container(each["Id"]))
+    ours = [_container(each) for each in found if daemon.asks_for(each, _key(each))]
+    return [each for each in ours if grants.is_key(each.key)]
+
+
+def _key(answer: Mapping[str, Any]) -> str:
+    return str(answer["Config"]["Labels"][names.LABEL_KEY])
 
 
 def _container(answer: Mapping[str, Any]) -> Container:
@@ -72,7 +78,7 @@ def _container(answer: Mapping[str, Any]) -> Container:
     return Container(
         id=answer["Id"],
         name=answer["Name"].removeprefix("/"),
-        key=labels[names.LABEL_KEY],
+        key=_key(answer),
         grant=labels.get(names.LABEL_GRANT, ""),
         status=state["Status"],
         restarts=answer["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"),

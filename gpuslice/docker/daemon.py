@@ -46,16 +46,16 @@ class Way(Enum):
     NVIDIA = "nvidia"
 
 
-def way(info: Mapping[str, Any], api: str, toolkit: Toolkit, cdi_dir: Path) -> Way:
-    """Return the daemon's way, from /info and its API's version. cdi_dir: the directory of grants'
-    specs. Raises MachineError."""
+def way(info: Mapping[str, Any], api: str, toolkit: Callable[[], Toolkit], cdi_dir: Path) -> Way:
+    """Return the daemon's way, from /info and its API's version. toolkit: reads NVIDIA's
+    configuration. cdi_dir: the directory of grants' specs. Raises MachineError."""
     if info["OSType"] != "linux" or "name=rootless" in (info.get("SecurityOptions") or ()):
         raise MachineError("Docker: invalid daemon: must run containers of Linux, as root")
     if tuple(map(int, api.split("."))) >= _API and (places := info.get("CDISpecDirs")):
         _require_directory("cdi-spec-dirs of dockerd", places, cdi_dir)
         return Way.CDI
     if _NVIDIA in (info.get("Runtimes") or ()):
-        _require_cdi_mode(*toolkit, cdi_dir)
+        _require_cdi_mode(*toolkit(), cdi_dir)
         return Way.NVIDIA
     raise MachineError(
         f"Docker {info.get('ServerVersion')}: required: CDI or the runtime {_NVIDIA!r}, to give a"
@@ -94,12 +94,19 @@ def _require_cdi_mode(file: Path, config: Mapping[str, Any], cdi_dir: Path) -> N
 
 def find_way(client: docker.APIClient, cdi_dir: Path) -> Way:
     """Ask the daemon for its way. Raises MachineError, and OSError of NVIDIA's configuration."""
-    info, config = client.info(), {}
+    info = client.info()
     program = (info.get("Runtimes") or {}).get(_NVIDIA, {}).get("path", "")
     file = nvidia_runtime.file(program, Path("/"))
-    with suppress(FileNotFoundError):
-        config = tomllib.loads(file.read_text())
-    return way(info, client.api_version, (file, config), cdi_dir)
+    return way(info, client.api_version, lambda: (file, _read(file)), cdi_dir)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise MachineError(f"{file}: must be TOML: {error}") from error
 
 
 def image(client: docker.APIClient, name: str, say: Callable[[str], object]) -> Mapping[str, Any]:
@@ -170,3 +177,12 @@ def body(
         "Labels": {names.LABEL_KEY: grant.key, names.LABEL_GRANT: grants.encode(grant)},
         "HostConfig": host,
     }
+
+
+def asks_for(container: Mapping[str, Any], key: str) -> bool:
+    """Return whether a container, as Docker describes it, gets the grant: `body` in reverse."""
+    host, device = container["HostConfig"], grants.device_name(key)
+    if any(device in (each["DeviceIDs"] or ()) for each in host.get("DeviceRequests") or ()):
+        return True
+    visible = f"{names.ENV_VISIBLE_DEVICES}={device}"
+    return host["Runtime"] == Way.NVIDIA.value and visible in (container["Config"]["Env"] or ())

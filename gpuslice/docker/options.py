@@ -26,7 +26,7 @@ the container is removed. `gpuslice ps` shows the parts in use, and `gpuslice rm
 _EPILOG: Final = """examples:
   gpuslice run --memory 10GiB --core 30 --image nvidia/cuda:12.9.1-base-ubuntu24.04 -- nvidia-smi
   gpuslice run --memory 8GiB --image pytorch/pytorch --rm -it -v "$PWD:/work" -w /work -- bash
-  gpuslice run --memory 50% --image my/server --name web -d -p 8000:8000 --restart unless-stopped
+  gpuslice run --memory 50% --image my/server --name web -d -p 8000:8000 --restart always
   gpuslice run --memory 20GiB -- python train.py
 """
 _SIZE: Final = re.compile(r"([0-9]+)([kmgt]?)(i?b)?", re.IGNORECASE)

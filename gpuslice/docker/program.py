@@ -6,6 +6,7 @@ A program that cannot load the library would run without a limit.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import posixpath
 import stat
@@ -65,14 +66,14 @@ class Archive:
     @contextmanager
     def packed(self, path: str) -> Iterator[tuple[Mapping[str, Any], TarInfo, TarFile]]:
         """Yield what Docker says of the path, its member of an archive, and the archive, without
-        following a link. Raises OSError."""
+        following a link. Raises OSError, and ValueError with Docker's message."""
         plain = {"Accept-Encoding": "identity"}
         answer = self._client.get(self._url, params={"path": path}, headers=plain, stream=True)
         with closing(answer):
             if answer.status_code == HTTPStatus.NOT_FOUND:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             if not answer.ok:  # no OSError: the search on PATH would go on
-                raise MachineError(f"{path}: Docker answers {answer.status_code} {answer.reason}")
+                raise ValueError(json.loads(answer.content)["message"])
             described = decode_json_header(answer.headers["X-Docker-Container-Path-Stat"])
             with tarfile.open(fileobj=answer.raw, mode="r|") as tar:
                 yield described, tar.next() or TarInfo(), tar

@@ -130,13 +130,14 @@ class Reconciler:
         if known is not None and not known:
             self._free(key)
             return
-        if known and all(each.status == _CREATED for each in known):
-            # The process that created them ended before their start, and nothing else starts them.
-            for each in known:
-                yield partial(self._daemon.remove, each.id, volumes=True)
-            return
         if grant is None:
             raise BookingsError(UNREADABLE)
+        if known and all((each.status, each.name) == (_CREATED, grant.name) for each in known):
+            # The process that created it ended before its start, and nothing else starts it.
+            for each in known:
+                _LOG.info(Line("container is removed: it never started", container=each.name))
+                yield partial(self._daemon.remove, each.id, volumes=True)
+            return
         if not booked:
             self._book(grant)
         has_files = self._machine.has_files(key)

@@ -16,7 +16,7 @@ from nri_plugin.policy import nvidia
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.places import Destinations, is_below, normal
 
-_UNLIMITED: Final = "it gives a GPU without a limit; --memory and --gpu give one with a limit"
+_UNLIMITED: Final = "it can give a GPU without a limit; --memory and --gpu give one with a limit"
 _ESCAPES: Final = "with it a program can remove the limit"
 _FLAGS: Final[Mapping[str, str]] = {
     "--privileged": "it gives access to every GPU of the machine",
@@ -36,8 +36,9 @@ _FLAGS: Final[Mapping[str, str]] = {
 _OURS: Final = Destinations((names.CONTAINER_DIR, *names.CONTAINER_PRELOADS))
 _LIMITS: Final = (names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE)
 _HIDES: Final = "must not hide or move {}, on which the limit depends"
-_HOSTS: Final = {"proc": "/proc", "devtmpfs": "/dev"}
-"""The directories of the host that a volume with such a file system shows."""
+_TYPES: Final = ("nfs", "nfs4", "cifs", "tmpfs", "none", "bind")
+"""Types of named volumes. The last two mount a directory, which is judged. Others show devices."""
+_EMPTY: Final = "''"
 _OPTIONS: Final = (
     ("container name", "name"),
     ("invalid port", "publish"),
@@ -54,6 +55,8 @@ _OPTIONS: Final = (
     ("volume", "volume"),
     ("mount point", "volume"),
     ("invalid mode", "volume"),
+    ("environment variable", "env"),
+    ("reference format", "image"),
 )
 """Texts of Docker's errors, and the options of which they are."""
 
@@ -61,12 +64,13 @@ _OPTIONS: Final = (
 @dataclass(frozen=True, slots=True)
 class Volume:
     """A value of -v. source: the host's absolute path that it shows, with links resolved, or "".
-    bind: what Docker gets, "" for an anonymous volume."""
+    bind: what Docker gets, "" for an anonymous volume. kind: a named volume's type, or ""."""
 
     text: str
     destination: str
     source: str = ""
     bind: str = ""
+    kind: str = ""
 
 
 def of_flag(flag: str, allowed: Sequence[str]) -> str:
@@ -83,7 +87,7 @@ def of_docker(text: str, asked: argparse.Namespace) -> str:
     for part, option in _OPTIONS:
         if part in text.lower() and (value := getattr(asked, option)):
             shown = value if isinstance(value, str) else ", ".join(value)
-            return f"--{option}: invalid value {shown}: {text}"
+            return f"--{option}: invalid value {shown or _EMPTY}: {text}"
     return text
 
 
@@ -98,10 +102,8 @@ def volume(
     if first.startswith(("/", ".")):
         return Volume(text, rest[0], resolve(first), ":".join((resolve(first), *rest)))
     chosen = options(first)
-    source = _HOSTS.get(chosen.get("type", ""), "")
-    if "bind" in chosen.get("o", ""):
-        source = resolve(chosen.get("device", "/"))
-    return Volume(text, rest[0], source, text)
+    source = resolve(chosen.get("device", "/")) if "bind" in chosen.get("o", "") else ""
+    return Volume(text, rest[0], source, text, chosen.get("type", ""))
 
 
 def broken(
@@ -113,7 +115,15 @@ def broken(
     hidden = Destinations(("/dev", "/proc", *secret))
     for each in volumes:
         place = normal(each.destination)
-        given = f"--volume: invalid value {each.text}"
+        given = f"--volume: invalid value {each.text or _EMPTY}"
+        if not each.destination:
+            yield f"{given}: must name a path in the container, which is empty here"
+        if each.kind and each.kind not in _TYPES:
+            yield (
+                f"{given}: type of the volume: invalid value {each.kind}: must be one of"
+                f" {', '.join(_TYPES)}, because others can show the host's devices; mount the file"
+                " system on the host, and its directory by -v"
+            )
         if path := _OURS.hidden_by(Mount(place)):
             yield f"{given}: {_HIDES.format(path)}; mount it elsewhere"
         if each.source and (path := hidden.hidden_by(Mount(each.source))):

@@ -28,10 +28,11 @@ def main(arguments: Sequence[str], prog: str) -> int:
     try:
         machine, listed = Machine(os.environ), containers.listed()
         unknown = [each for each in chosen.name if not _remove(each, machine, listed)]
+        left = containers.listed() if unknown else ()
     except (MachineError, *containers.ERRORS, *ERRORS) as error:
         sys.stderr.write(f"{prog} rm: {error}\n")
         return 1
-    known = ", ".join(sorted(each.name for each in listed)) or "none exists"
+    known = ", ".join(sorted(each.name for each in left)) or "none exists"
     for name in unknown:
         sys.stderr.write(
             f"{prog} rm: invalid value {name!r}: must be a container of {prog} run ({known})\n"

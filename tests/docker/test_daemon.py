@@ -23,7 +23,7 @@ _OLD = {"OSType": "linux", "Runtimes": {"runc": {}, "nvidia": {}}, "ServerVersio
 
 
 def _way(info: Mapping[str, Any], api: str, config: Mapping[str, Any] | None = None) -> Way:
-    return daemon.way(info, api, (_CONFIG, config or {}), _CDI)
+    return daemon.way(info, api, lambda: (_CONFIG, config or {}), _CDI)
 
 
 def _mode(mode: str) -> Mapping[str, Any]:
@@ -105,6 +105,17 @@ def test_the_grant_is_a_variable_for_nvidias_runtime() -> None:
     assert "DeviceRequests" not in body["HostConfig"]
     assert body["HostConfig"]["Runtime"] == "nvidia"
     assert body["Env"][-1] == "NVIDIA_VISIBLE_DEVICES=gpuslice.io/grant=k1"
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_container_asks_for_its_grant_and_one_of_its_image_does_not(way: Way) -> None:
+    """`docker commit` copies the labels and the variables."""
+    body = dict(_body("", way))
+    host, config = body.pop("HostConfig"), body
+    assert daemon.asks_for({"HostConfig": host, "Config": config}, "k1")
+    assert not daemon.asks_for({"HostConfig": host, "Config": config}, "k2")
+    for plain in ({"Runtime": "runc"}, {"Runtime": "runc", "DeviceRequests": None}):
+        assert not daemon.asks_for({"HostConfig": plain, "Config": config}, "k1")
 
 
 def test_the_labels_are_enough_to_make_the_grant_again() -> None:

@@ -282,6 +282,29 @@ def test_a_second_host_names_the_first(host: Host) -> None:
     assert not host.files("web")
 
 
+def test_a_container_of_a_committed_image_is_a_strangers(host: Host) -> None:
+    """`docker commit` copies our labels into the image. It gets the grant only if a user asks."""
+    host.start()
+    host.make("web")
+    client = host.machine.client
+    client.containers.get("web").commit("local/copy", "1")
+    options: Any = {"image": "local/copy:1", "network_mode": "none"}
+    client.containers.create(name="made", **options)
+    for name, runtime in (("plain", "runc"), ("asks", "nvidia")):
+        client.containers.create(name=name, runtime=runtime, **options).start()
+    assert "web)" in host.rm("plain").stderr
+    client.containers.get("web").remove(force=True)
+    if not host.machine.release.cdi:
+        time.sleep(2 * _PERIOD_S)
+        assert host.sees("asks") == _MEMORY and host.files("web")
+        client.containers.get("asks").remove(force=True)
+    wait(lambda: not host.all_files(), host.log, _SETTLED_S)
+    assert host.rm("web", "plain", "made").returncode == 1
+    time.sleep(2 * _PERIOD_S)
+    assert (host.state("made"), host.state("plain"), host.all_files()) == ("created", "running", "")
+    assert "warning" not in host.text
+
+
 def test_rm_names_what_exists(host: Host) -> None:
     host.make("web", gib=5)
     done = host.rm("wbe")
@@ -291,6 +314,7 @@ def test_rm_names_what_exists(host: Host) -> None:
     )
     host.machine.client.containers.get("web").rename("other")
     assert "(other)" in host.rm("wbe").stderr
-    assert host.rm("web").stdout == "web\n"
+    both = host.rm("web", "wbe")
+    assert both.stdout == "web\n" and "(none exists)" in both.stderr
     wait(lambda: not host.files("web"), host.log)
     assert host.state("other") == "absent"

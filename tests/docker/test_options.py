@@ -55,7 +55,7 @@ def test_an_image_before_the_command_asks_for_a_container(words: str, is_ours: b
     ("words", "texts"),
     [
         ("--privileged", ["--privileged: must not be set, because it gives access to every GPU"]),
-        ("--gpus all", ["--gpus: must not be set, because it gives a GPU without a limit"]),
+        ("--gpus all", ["--gpus: must not be set, because it can give a GPU without a limit"]),
         ("--device=/dev/nvidia0", ["--device: must not be set"]),
         ("--pid host", ["--pid: must not be set, because with it a program can remove the limit"]),
         ("--runtime runc", ["--runtime: must not be set"]),
@@ -134,10 +134,9 @@ def test_a_volume_of_the_host_is_judged_by_where_its_links_lead() -> None:
     [
         ({"type": "none", "o": "bind", "device": "/dev"}, "/dev"),
         ({"type": "none", "o": "ro,rbind", "device": "/proc/1/root"}, "/proc"),
-        ({"type": "proc", "device": "proc"}, "/proc"),
-        ({"type": "devtmpfs", "device": "none"}, "/dev"),
         ({"type": "none", "o": "bind", "device": "/srv"}, ""),
-        ({"type": "ext4", "device": "/dev/sdb1"}, ""),
+        ({"type": "nfs", "o": "addr=10.0.0.1", "device": ":/srv"}, ""),
+        ({"type": "tmpfs", "o": "size=1g", "device": "tmpfs"}, ""),
     ],
 )
 def test_a_named_volume_is_judged_by_what_it_mounts(
@@ -147,6 +146,20 @@ def test_a_named_volume_is_judged_by_what_it_mounts(
     said = [*refusals.broken([asked], (), "", _SECRET)]
     assert [f"{_SHOWS} {shown}," in each for each in said] == [True] * bool(shown)
     assert asked.bind == "data:/x"
+
+
+@pytest.mark.parametrize("kind", ["proc", "devtmpfs", "overlay", "ext4", "nfs3"])
+def test_a_named_volumes_type_may_show_no_device(kind: str) -> None:
+    asked = refusals.volume("data:/x", os.path.normpath, lambda _: {"type": kind, "o": "ro"})
+    (said,) = refusals.broken([asked], (), "", _SECRET)
+    assert f"data:/x: type of the volume: invalid value {kind}: must be one of nfs, " in said
+
+
+@pytest.mark.parametrize(("text", "shown"), [("", "''"), ("data:", "data:"), (":", ":")])
+def test_a_volume_without_a_path_is_told_so(text: str, shown: str) -> None:
+    asked = refusals.volume(text, os.path.normpath, NO_OPTIONS)
+    said = next(refusals.broken([asked], (), "", _SECRET))
+    assert said.startswith(f"--volume: invalid value {shown}: must name a path")
 
 
 @pytest.mark.parametrize(
@@ -162,6 +175,9 @@ def test_a_named_volume_is_judged_by_what_it_mounts(
             "driver failed programming external connectivity on endpoint x: port is allocated",
             "--publish: invalid value 80:80, 81:81: ",
         ),
+        ("-e =1", "invalid environment variable: =1", "--env: invalid value =1: "),
+        ("--env=", "invalid environment variable: ", "--env: invalid value '': "),
+        ("", "invalid reference format", "--image: invalid value debian: "),
         ("--network own", "network own not found", "--network: invalid value own: "),
         ("--name web", "no space left on device", ""),
         ("", "network own not found", ""),

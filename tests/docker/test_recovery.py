@@ -36,6 +36,11 @@ TABLE: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
     "its run still makes it": ({"making": True}, []),
     "its run was killed before the creation": ({}, ["free"]),
     "its run was killed before the start": ({"containers": [CREATED]}, ["remove"]),
+    "a copy by hand was never started": ({"containers": [replace(CREATED, name="copy")]}, []),
+    "its text is unreadable, and it never started": (
+        {"grant": False, "containers": [CREATED]},
+        [UNREADABLE],
+    ),
     "one of two that share it was never started": (
         {"containers": [CREATED, replace(RUNNING, id="other")]},
         [],

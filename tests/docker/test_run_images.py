@@ -147,6 +147,7 @@ def test_another_daemon_is_refused(runs: Runs) -> None:
 def test_a_volume_and_a_container_that_show_the_host_are_refused(runs: Runs) -> None:
     bind = {"type": "none", "o": "bind", "device": "/dev"}
     runs.client.volumes.create("shown", driver_opts=bind)
+    runs.client.volumes.create("gone", driver_opts=bind | {"device": "/srv/gone"})
     runs.client.containers.create(IMAGE, "true", name="host", ipc_mode="host", network_mode="none")
     runs.client.containers.create(
         IMAGE, "true", name="between", ipc_mode="container:host", network_mode="none"
@@ -154,6 +155,8 @@ def test_a_volume_and_a_container_that_show_the_host_are_refused(runs: Runs) -> 
     try:
         error = runs.refused("-v", "shown:/x", "--", "true")
         assert "--volume: invalid value shown:/x: must not show the host's /dev" in error
+        error = runs.refused("-v", "gone:/x", "--", "true")
+        assert "--volume: invalid value gone:/x: error while mounting volume" in error
         for name in ("host", "between"):
             error = runs.refused("--ipc", f"container:{name}", "--", "true")
             assert "--ipc: invalid value host: must be" in error
@@ -165,7 +168,17 @@ def test_a_volume_and_a_container_that_show_the_host_are_refused(runs: Runs) -> 
     finally:
         for each in ("host", "between"):
             runs.client.containers.get(each).remove(force=True)
-        runs.client.volumes.get("shown").remove()
+        for each in ("shown", "gone"):
+            runs.client.volumes.get(each).remove()
+
+
+def test_nvidias_configuration_counts_only_where_its_runtime_gives_the_grant(runs: Runs) -> None:
+    with runs.machine.toolkit_config("[unfinished\n"):
+        if runs.machine.release.cdi:
+            runs.run("--rm", "--", "true")
+        else:
+            error = runs.refused("--", "true")
+            assert error.startswith("gpuslice: /etc/nvidia-container-runtime/config.toml: must be")
 
 
 def test_an_absent_image_is_named(runs: Runs) -> None:
@@ -182,6 +195,10 @@ def test_an_absent_image_is_named(runs: Runs) -> None:
         ("-v /var/run/gpuslice:/x", "must not show the host's /run/gpuslice"),
         ("-e LD_PRELOAD=/lib/libcuda.so.1", "must not name /lib/libcuda.so.1, which would load"),
         ("--gpu 7", "--gpu: invalid value 7: must be one of 0 (GPU-"),
+        ("--env=", "--env: invalid value '': invalid environment variable"),
+        ("--volume=", "--volume: invalid value '': must name a path in the container"),
+        ("-v :/x", "--volume: invalid value :/x: invalid volume specification"),
+        ("--image=BAD:::x", "--image: invalid value BAD:::x: "),
     ],
 )
 def test_options_are_refused(runs: Runs, words: str, error: str) -> None:

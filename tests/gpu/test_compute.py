@@ -139,7 +139,7 @@ def _work(process: Popen[str]) -> float:
 
 @pytest.mark.parametrize("percent", [10, 30, 50, 70, 90])
 def test_gpu_compute_shares_of_one(gpu: Gpu, tmp_path: Path, percent: int) -> None:
-    (got,) = _shares(gpu, tmp_path, _load, (percent,), "--core-policy", "capped")
+    (got,) = _shares(gpu, tmp_path, _load, (percent,), "--compute", "capped")
     assert abs(got - percent) <= 1.5
 
 

@@ -102,7 +102,7 @@ def test_a_run_frees_its_booking_and_a_failed_one_too(environment: Mapping[str, 
 def test_ps_shows_what_runs_and_what_it_uses(start: Start, environment: dict[str, str]) -> None:
     """`ps` shows what is booked, without a right to read the grant's files."""
     environment[names.ENV_BOOKINGS] += "-"  # the load of an earlier try may still run
-    share = ("--gpu", "0", "--core", "30", "--core-policy", "capped")
+    share = ("--gpu", "0", "--core", "30", "--compute", "capped")
     running = start("--memory", "1500MiB", *share, "--", LOAD, "20", "200")
     machine = of_machine(environment)
     own = os.getpid(), started_ticks(os.getpid()) or 0

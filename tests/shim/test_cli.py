@@ -119,7 +119,7 @@ from gpuslice.contract import grant_file
 data = pathlib.Path(os.environ["GPUSLICE_DIR"], "grant").read_bytes()
 print([gpu.policy.value for gpu in grant_file.decode(data).gpus])
 """
-    options = ["--memory", "1GiB", "--core-policy", "background"]
+    options = ["--memory", "1GiB", "--compute", "background"]
     assert shim("run", *options, *_python(program)).stdout == "['background', 'background']\n"
 
 

@@ -38,7 +38,7 @@ def percent(process: subprocess.Popen[str]) -> float:
 @measured
 def test_a_forced_share_is_a_cap(start: Start) -> None:
     """Only kernel launches are tested here. test_entries.py tests every kind of launch."""
-    capped = start(["--core", "30", "--core-policy", "capped"], LOAD, "4", "200")
+    capped = start(["--core", "30", "--compute", "capped"], LOAD, "4", "200")
     assert 20 <= percent(capped) <= 36
 
 
@@ -114,7 +114,7 @@ os._exit(0)
 def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:
     """The kernel may wait for work of a later launch. So that launch waits a few cycles at most."""
     command = (sys.executable, "-c", WAITING_FOR_LATER)
-    process = start(["--core", "50", "--core-policy", "capped"], *command)
+    process = start(["--core", "50", "--compute", "capped"], *command)
     out, _ = process.communicate(timeout=200)
     # The kernel takes 60 s. Any launch stops waiting after 30 s.
     assert float(out) < 20
