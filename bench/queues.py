@@ -64,8 +64,6 @@ class Size:
 
 
 THOUSAND: Final = Size(25, 1_000, 20)
-KAIS: Final = Size(500, 4_000, 100)
-"""The size for which KAI publishes 397.8 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +157,8 @@ async def _warm_up(kube: Kube, kind: str, size: Size) -> None:
             if raw["spec"].get("nodeName") and names.RESOURCE_MILLI in json.dumps(dry):
                 break
             await asyncio.sleep(0.2)
+    # The pods fill all GPUs, so this one must be gone.
+    await kube.delete(f"{_WARM}/{outside['metadata']['name']}", {"gracePeriodSeconds": 0})
     await asyncio.sleep(2)  # the programs are idle again
 
 

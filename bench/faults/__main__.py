@@ -14,7 +14,7 @@ from bench.faults.limits import LIMITS, LimitsRig
 from bench.faults.report import Column
 from bench.faults.rig import INJECTIONS, ROWS
 from lab.node.containerd_config import Options
-from lab.node.lab import CLUSTER_FILES, FAILURES, STATIC_PROBE, Lab, build_static_probe
+from lab.node.lab import CLUSTER_FILES, FAILURES, STATIC_PROBE, Lab
 from tools import programs
 from tools.programs import DEFAULT, RELEASES
 
@@ -26,8 +26,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = INJECTIONS if chosen.control else {**ROWS, **LIMITS}
     injections = {name: known[name] for name in chosen.fault or known}
     limits = {name: row for name, row in injections.items() if name in LIMITS}
-    if limits:
-        build_static_probe()
     for release in releases:
         programs.ensure(release=release)
     columns = []

@@ -26,7 +26,7 @@ from gpuslice.kube.fields import Json, at
 _DESCRIPTION: Final = """\
 Show the containers that hold more of a GPU than they were given, or escape their limit, as the
 nodes' agents see it from outside. The exit status is 1 if there are any, 0 if there are none, and 2
-if the cluster cannot be read. A node that does not answer is named and does not change the status.
+if the cluster cannot be read or no node answers. A node that does not answer is named.
 """
 _METRIC: Final = b"gpuslice_audit_findings"
 _LABELS: Final = ("namespace", "pod", "container", "finding")
@@ -55,6 +55,8 @@ class Report:
     unanswered: dict[str, str] = field(default_factory=dict)
     """Why a node did not answer, by its name."""
     notices: list[str] = field(default_factory=list)
+    asked: int = 0
+    """The number of nodes."""
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -69,10 +71,12 @@ def _run(chosen: argparse.Namespace, access: Access) -> int:
     if chosen.output == "json":
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in table(report.findings))
+        sys.stdout.writelines(f"{line}\n" for line in table(report))
     silent = sorted(report.unanswered.items())
     for text in (*(f"node {name} did not answer: {why}" for name, why in silent), *report.notices):
         sys.stderr.write(f"gpuslice audit: {one_line(text)}\n")
+    if not report.findings and 0 < report.asked == len(silent):
+        return 2
     return int(bool(report.findings))
 
 
@@ -98,6 +102,7 @@ async def read(kube: Kube, nodes: Sequence[str]) -> Report:
             else:
                 report.unanswered[node.name] = str(error)
 
+    report.asked = len(shown)
     await asyncio.gather(*map(ask, shown))
     if report.notices:
         wanted = {node.name for node in shown}
@@ -127,12 +132,12 @@ def _of_event(event: Json) -> Found:
     return Found(str(event.get("reportingInstance", "")), *about, name, "event", text)
 
 
-def table(findings: Sequence[Found]) -> Iterator[str]:
+def table(report: Report) -> Iterator[str]:
     """Yield the lines of a table; one line if there are no findings."""
-    if not findings:
-        yield "no findings"
+    if not report.findings:
+        yield f"no findings on {report.asked - len(report.unanswered)} of {report.asked} nodes"
         return
-    rows = [tuple(each.name.upper() for each in fields(Found)), *map(astuple, findings)]
+    rows = [tuple(each.name.upper() for each in fields(Found)), *map(astuple, report.findings)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()

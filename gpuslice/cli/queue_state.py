@@ -68,7 +68,9 @@ def place(
     if reason == names.EVENT_QUEUE_UNSERVED:
         return Place(Held.UNSERVED, [text])
     if key not in local:
-        return Place(Held.STOPPED, [f"no LocalQueue {pod.queue} in {pod.namespace} yet"])
+        needs = f"the scheduler makes it if the namespace has the label {names.LABEL_QUEUES}=true"
+        text = f"no LocalQueue {pod.queue} in {pod.namespace}: {needs}"
+        return Place(Held.STOPPED, [text])
     waiting = [
         each
         for each in sorted(works, key=_order)

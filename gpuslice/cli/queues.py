@@ -88,7 +88,7 @@ def lines(raws: Sequence[Json]) -> Iterator[str]:
     table = [("queue", "quota", "share", "used", "wanted", "limit", "waiting")]
     for each in root.tree():
         name = "  " * (len([*each.path()]) - 2) + each.name
-        cut = f" of {kueue.gpus(each.quota or 0)}" * kueue.is_cut(each)
+        cut = f" of {kueue.asked(each)}" * kueue.is_cut(each)
         limit = "-" if each.most is None else kueue.gpus(each.most)
         amounts = map(kueue.gpus, (each.guaranteed, round(each.share), each.used, each.wanted))
         quota, share, used, wanted = amounts
@@ -107,6 +107,8 @@ def _convert(chosen: argparse.Namespace, access: Access | None = None) -> int:
     else:
         found, kind = objects(documents(chosen.file)), (tree.API_VERSION, "Queue")
         there = {QUEUES: [e for e in found if (e.get("apiVersion"), e["kind"]) == kind]}
+    if chosen.gpus is not None and chosen.gpus < 1:
+        raise SimulationError(f"--gpus: invalid value {chosen.gpus}: must be at least 1")
     if not there[QUEUES]:
         raise SimulationError(f"no Queue of {tree.API_VERSION} found")
     counted = figures.restore(there[QUEUES])[""].guaranteed

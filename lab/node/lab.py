@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ CLUSTER_FILES: Final = {
 """Programs in a cluster's images that need no Python. cuda-probe allocates all memory that it may,
 and cuda-load keeps a GPU busy."""
 STATIC_PROBE: Final = BUILD / "bin" / "cuda-probe-static"
-"""cuda-probe with the simulated driver inside. `build_static_probe` builds it."""
+"""cuda-probe with the simulated driver inside."""
 _READY: Final = "ready:"
 _NEW_DRIVER: Final = 'driver_version = "615.71.01"\ncuda_version = 13040\n'
 DRIVER_LIMITS: Final = ("--memory-limits", "auto", "--cgroup-root", str(cgroups.HIERARCHY))
@@ -59,11 +58,6 @@ _WAIT_S: Final = 30.0
 
 Share = tuple[int, int, int]
 """A GPU's index, and bytes of its memory and percent of its compute."""
-
-
-def build_static_probe() -> None:
-    target = STATIC_PROBE.name
-    subprocess.run(["cmake", "--build", BUILD, "--target", target], check=True, capture_output=True)
 
 
 class LabError(RuntimeError):

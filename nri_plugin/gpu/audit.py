@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -93,6 +93,8 @@ class Audit:
         self._store, self._plan, self._named = store, plan, named
         self._processes = ContainerProcesses(proc)
         self._places: dict[str, Mapping[str, str]] = {}
+        self._libraries: set[str] = set()
+        """Published while a container runs. A repair replaces a file that containers still map."""
         self._judge = Judge()
         self._series, self._looks = Series(metrics.audit_findings), metrics.audit_looks
         self._notices = notices
@@ -101,19 +103,23 @@ class Audit:
         """Return what this look shows. Blocks: run it in a thread. Raises OSError."""
         by_id = {hold.container_id: hold for hold in sample.holds}
         listed = {pid: owner for pid, owner in sample.owners.items() if owner is not None}
-        found = self._processes.look(by_id.keys(), listed, self._releases())
-        seen = [*self._over_grant(sample), *self._no_share(sample)]
-        for container_id, processes in found.items():
+        self._libraries |= self._releases()
+        found = self._processes.look(by_id.keys(), listed, self._libraries)
+        seen: list[Suspicion] = []
+        for container_id, processes in found:
             hold = by_id[container_id]
-            seen += self._no_library(hold, processes, sample.usage)
-            seen += self._covered(hold, processes)
+            covered = list(self._covered(hold, processes))
+            if self._processes.is_proven(container_id):
+                seen += [*self._no_library(hold, processes, sample.usage), *covered]
         self._places = {key: places for key, places in self._places.items() if key in by_id}
-        return seen
+        return [*self._over_grant(sample), *self._no_share(sample), *seen]
 
     def report(self, holds: Iterable[Hold], seen: Sequence[Suspicion]) -> bool:
         """Report what this look and the last one show. Return whether another look may confirm
         something: it should come soon. holds: those of `look`."""
-        for each in self._judge.add(seen, {hold.container_id for hold in holds}):
+        for each in self._judge.add(
+            seen, {hold.container_id for hold in holds}, self._processes.missed
+        ):
             namespace, pod, container = each.subject
             fields = {"namespace": namespace, "pod": pod, "container": container}
             _LOG.warning(
@@ -128,9 +134,9 @@ class Audit:
         self._looks.inc()
         return self._judge.is_open
 
-    def _releases(self) -> Collection[str]:
+    def _releases(self) -> set[str]:
         """Return all published libraries, as has_library() takes them."""
-        found = set()
+        found = set[str]()
         for file in self._store.glob(f"*/{names.FILE_LIBRARY}"):
             with suppress(OSError):
                 there = file.stat()
@@ -222,20 +228,29 @@ class Judge:
     """Compares looks. is_open: the last look has a suspicion that the one before did not have."""
 
     is_open: bool = False
-    _last: Collection[tuple[Finding, object]] = frozenset()
+    _last: Mapping[tuple[Finding, object], str] = field(default_factory=dict)
+    """The containers of the last look's suspicions."""
     _found: Mapping[tuple[str, Subject, Finding], float] = field(default_factory=dict)
     """By container, its names and finding: 1 in the last look, 0 earlier."""
 
-    def add(self, seen: Sequence[Suspicion], live: Container[str]) -> Sequence[Suspicion]:
-        """Add a look. Return its findings that are new. live: the containers with a grant."""
+    def add(
+        self, seen: Sequence[Suspicion], live: Container[str], missed: Container[str] = ()
+    ) -> Sequence[Suspicion]:
+        """Add a look. Return its findings that are new. live: the containers with a grant. missed:
+        those that this look did not read; their last look counts as the one before the next."""
         confirmed = [each for each in seen if (each.finding, each.what) in self._last]
         self.is_open = len(confirmed) < len(seen)
-        self._last = {(each.finding, each.what) for each in seen}
+        kept_open = {key: of for key, of in self._last.items() if of in missed}
+        self._last = kept_open | {(each.finding, each.what): each.container_id for each in seen}
         first = {
             (each.container_id, each.subject, each.finding): each for each in reversed(confirmed)
         }
         new = [each for key, each in first.items() if key not in self._found]
-        kept = {key: 0.0 for key in self._found if key[0] in live}
+        kept = {
+            key: value if key[0] in missed else 0.0
+            for key, value in self._found.items()
+            if key[0] in live
+        }
         self._found = kept | dict.fromkeys(first, 1.0)
         return new
 

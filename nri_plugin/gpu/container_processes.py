@@ -8,6 +8,7 @@ each exec. What was read of them once is not read again. Blocks: run it in a thr
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -18,8 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gpuslice.kube.log_lines import Line
 from nri_plugin.policy import mountinfo
 from nri_plugin.policy.mountinfo import Location
+
+_LOG: Final = logging.getLogger(__name__)
 
 _YOUNG_LOOKS: Final = 2
 """Looks in which a process can still enter its container, or map its libraries."""
@@ -31,6 +35,8 @@ _LOADS_LOOKS: Final = 10
 _CONTAINER_S: Final = 0.05
 """The processor time of a look at one container, whose tenant can make each file long. Processes
 that NVML lists come first, then the newest."""
+_NODE_S: Final = 0.1
+"""The same of a look at all containers."""
 _DESCRIPTORS_MAX: Final = 4096
 _NAMESPACES_MAX: Final = 16
 _MOUNTS_BYTES_MAX: Final = 256 << 10
@@ -38,8 +44,10 @@ _READ_BYTES: Final = 64 << 10
 _BYTES_MAX: Final = 16 << 20
 _LONG: Final = ("maps", "mountinfo")
 """Files that take more than one read."""
+_REPLACED: Final = "/deleted"
+"""Behind the path of a mounted file that the agent's repair has replaced (`//deleted`)."""
 _SEPARATORS: Final = re.compile("[/:.-]")
-_GPU: Final = re.compile(r"/nvidia\d+$")
+_GPU: Final = re.compile(r"/dev/nvidia\d+")
 _LOADER: Final = re.compile(r"/ld(-linux[^/]*|64|-[\d.]+)?\.so[\d.]*$")
 """glibc's loader, which maps the preloaded libraries before all others. musl's maps none."""
 _SHARED_OBJECT: Final = re.compile(r"\.so[\d.]*( \(deleted\))?$")
@@ -73,9 +81,11 @@ class _Mounts:
     expected: Mapping[str, Location]
     intact: dict[str, bytes] = field(default_factory=dict)
     root: Location | None = None
+    long: set[str] = field(default_factory=set)
+    """Namespaces whose tables are too long to be read."""
     turn: int = 0
     hidden: bool = False
-    """Whether the last look found a mount hidden."""
+    """Whether the last look found a mount hidden, or was cut short."""
 
 
 class ContainerProcesses:
@@ -87,12 +97,20 @@ class ContainerProcesses:
         self._known: Collection[str] = ()
         self._number = 0
         self._mounts: dict[str, _Mounts] = {}
+        self.missed: set[str] = set()
+        """Containers that the last look did not read, or not whole."""
+        self._late: list[str] = []
+        """Those that it did not read at all, the longest waiting first."""
+        self._has_missed = False
+        self._until_s = 0.0
+        """The end of the processor time of the container that `look` yielded last."""
         self._own: tuple[bytes, Sequence[mountinfo.Line]] = b"", ()
 
     def look(
         self, known: Collection[str], listed: Mapping[int, str], libraries: Container[str]
-    ) -> Mapping[str, Sequence[Process]]:
-        """Return the processes by container. known: the IDs of the containers. listed: containers
+    ) -> Iterator[tuple[str, Sequence[Process]]]:
+        """Yield each container with its processes. One that the time of this look does not reach
+        is among the first of the next look. known: the IDs of the containers. listed: containers
         by the processes that NVML lists. libraries: as for `has_library`. Raises OSError."""
         found: defaultdict[str, list[Process]] = defaultdict(list)
         before, self._processes = self._processes, {}
@@ -114,15 +132,31 @@ class ContainerProcesses:
                 self._find_container(each, young)
             if each.container is not None and each.container in known:
                 found[each.container].append(each)
-        for container, processes in found.items():
+        late, self._late, self.missed = self._late, [], set()
+        end_s = time.thread_time() + _NODE_S
+        for container in [*filter(found.__contains__, late), *(found.keys() - {*late})]:
+            if time.thread_time() >= end_s:
+                self._late.append(container)
+                self._miss(container)
+                continue
+            processes = found[container]
             processes.sort(key=lambda each: (each.pid in listed, each.pid), reverse=True)
-            until_s = time.thread_time() + _CONTAINER_S
-            found[container] = [
-                each
-                for each in processes
-                if time.thread_time() < until_s and self._read(each, each.pid in listed, libraries)
-            ]
-        return found
+            self._until_s = until_s = min(time.thread_time() + _CONTAINER_S, end_s)
+            yield (
+                container,
+                [
+                    each
+                    for each in processes
+                    if time.thread_time() < until_s
+                    and self._read(each, each.pid in listed, libraries)
+                ],
+            )
+
+    def _miss(self, container: str) -> None:
+        if not self._has_missed:
+            self._has_missed = True
+            _LOG.warning(Line("audit: a look takes too long", container_id=container))
+        self.missed.add(container)
 
     def hidden(
         self, container: str, processes: Sequence[Process], places: Mapping[str, str]
@@ -152,18 +186,36 @@ class ContainerProcesses:
             if not namespace or namespace in seen or self._link(each.pid, "root") != "/":
                 continue
             seen.add(namespace)
-            text = self._text(each.pid, "mountinfo")
-            if text == mounts.intact.get(namespace) or not 0 < len(text) < _MOUNTS_BYTES_MAX:
+            if namespace in mounts.long:
                 continue
-            path = _hidden(mounts, text)
-            if path == "":
-                mounts.intact[namespace] = text
-            elif path:
+            if time.thread_time() >= self._until_s:
                 mounts.hidden = True
-                yield namespace, path, each.pid
+                self._miss(container)
+                return
+            text = self._text(each.pid, "mountinfo", _MOUNTS_BYTES_MAX + 1)
+            if len(text) > _MOUNTS_BYTES_MAX:
+                mounts.long.add(namespace)
+            elif text and text != mounts.intact.get(namespace):
+                yield from self._compared(mounts, text, namespace, each.pid)
             if len(seen) == _NAMESPACES_MAX:
                 break
         mounts.intact = {key: text for key, text in mounts.intact.items() if key in seen}
+        mounts.long &= seen
+
+    def _compared(
+        self, mounts: _Mounts, text: bytes, namespace: str, pid: int
+    ) -> Iterator[tuple[str, str, int]]:
+        path = _hidden(mounts, text)
+        if path == "":
+            mounts.intact[namespace] = text
+        elif path:
+            mounts.hidden = True
+            yield namespace, path, pid
+
+    def is_proven(self, container: str) -> bool:
+        """Return whether all our mounts were found once. A container whose library was replaced
+        before that maps a file that the agent does not know."""
+        return container in self._mounts and self._mounts[container].root is not None
 
     def program(self, pid: int) -> str:
         """Return the path of the process's executable; "": it has ended."""
@@ -203,7 +255,7 @@ class ContainerProcesses:
             for name in os.listdir(directory)[:_DESCRIPTORS_MAX]:
                 with suppress(OSError):
                     target = os.readlink(f"{directory}/{name}")
-                    if _GPU.search(target):
+                    if _GPU.fullmatch(target):
                         return target
         return ""
 
@@ -212,15 +264,16 @@ class ContainerProcesses:
             return os.readlink(f"{self._proc}{pid}/{name}")
         return ""
 
-    def _text(self, pid: int | str, name: str) -> bytes:
-        """Return the file's content; b"" if it cannot be read, for example of an exited process."""
+    def _text(self, pid: int | str, name: str, most: int = _BYTES_MAX) -> bytes:
+        """Return the file's content, at least `most` bytes of a long one; b"" if it cannot be read,
+        for example of an exited process."""
         try:
             descriptor = os.open(f"{self._proc}{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return b""
         try:
             data = part = os.read(descriptor, _READ_BYTES)
-            while part and len(data) < _BYTES_MAX and name in _LONG:
+            while part and len(data) < most and name in _LONG:
                 part = os.read(descriptor, _READ_BYTES)
                 data += part
             return data
@@ -234,8 +287,13 @@ def _hidden(mounts: _Mounts, text: bytes) -> str | None:
     """Return the first path at which our mount is not found; "": none. None: not known."""
     lines = list(mountinfo.parse(text.decode(errors="replace")))
     root = mountinfo.visible_at(lines, "/")
-    paths = (at for at, file in mounts.expected.items() if mountinfo.visible_at(lines, at) != file)
-    path = next(paths, "")
+    path = ""
+    for at, file in mounts.expected.items():
+        seen = mountinfo.visible_at(lines, at)
+        replaced = mounts.root and Location(file.device, file.root + _REPLACED)
+        if seen is None or seen not in (file, replaced):
+            path = at
+            break
     if not path:
         mounts.root = root
     return path if not path or root == mounts.root else None

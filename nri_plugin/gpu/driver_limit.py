@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,9 @@ from nri_plugin.threads import Worker
 _LOG: Final = logging.getLogger(__name__)
 
 LOOK_S: Final = 30.0
+_REST_S: Final = 1.0
+"""The least time from a look to one because NVML was loaded. It doubles while NVML fails, because
+the look itself may end NVML's process."""
 _UNKNOWN_S: Final = 1.0
 """Interval until NVML has reported the driver."""
 START_S: Final = 0.6
@@ -54,7 +57,9 @@ class DriverLimits:
         holds: Callable[[], Collection[Hold]],
         first_process: Callable[[str], Path],
         unavailable: Callable[[], str],
+        timeout: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
     ) -> None:
+        self._timeout = timeout
         self._mode, self._root = settings.memory_limits, settings.cgroup_root
         self._inventory, self._notices = inventory, notices
         self._holds, self._first_process, self._unavailable = holds, first_process, unavailable
@@ -64,19 +69,37 @@ class DriverLimits:
         self._problems: dict[str, str] = {}
         """Container ID -> why the driver's limit is not in force; "": it is."""
         self._due = asyncio.Event()
-        inventory.nvml.on_start = self._due.set
+        self._failed = self._loaded = False
+        """Whether NVML failed at the last look, and was loaded since it began."""
+        self._rests = True
+        inventory.nvml.on_start = self._was_loaded
 
     def look_soon(self) -> None:
         self._due.set()
 
     async def run(self) -> None:
         """Set again what is missing, until cancelled."""
+        rest_s = _REST_S
         while True:
             self._due.clear()
+            self._rests, self._loaded, self._failed = True, False, False
             await self.look()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S if self._inventory.driver else _UNKNOWN_S):
-                    await self._due.wait()
+            rest_s = min(2 * rest_s, LOOK_S) if self._failed else _REST_S
+            await self._wait(rest_s)
+            self._rests = False
+            left_s = (LOOK_S if self._inventory.driver else _UNKNOWN_S) - rest_s
+            if left_s > 0 and not self._loaded:
+                await self._wait(left_s)
+
+    async def _wait(self, time_s: float) -> None:
+        with suppress(TimeoutError):
+            async with self._timeout(time_s):
+                await self._due.wait()
+
+    def _was_loaded(self) -> None:
+        self._loaded = True
+        if not self._rests:
+            self._due.set()
 
     async def look(self) -> None:
         holds = [hold for hold in self._holds() if hold.adjusted]
@@ -122,6 +145,7 @@ class DriverLimits:
                 asked = memory_limits.requests(found, holds, indexes)
                 lines = (await self._inventory.nvml.ask(LIMITS, asked)).lines if asked else {}
         except (ChildError, TimeoutError) as error:
+            self._failed = True
             text = str(error) or f"NVML did not set it within {deadline_s:g} s"
             return {hold.container_id: text for hold in holds}
         for hold in holds:

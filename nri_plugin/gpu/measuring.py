@@ -75,6 +75,7 @@ class Measuring:
     _without_figure: int = 0
     _uses: Mapping[str, Mapping[str, Use]] = field(default_factory=dict)
     _suspects: bool = False
+    _was_audited: bool = True
 
     def __post_init__(self) -> None:
         self._compute = ComputeUse(self.metrics, self.notices)
@@ -159,8 +160,11 @@ class Measuring:
         try:
             suspicions = await self._worker.run(looking, self.deadline_s) if holds else ()
         except (OSError, TimeoutError) as error:
-            _LOG.debug(Line("not audited", error=error))
+            log = _LOG.warning if self._was_audited else _LOG.debug
+            log(Line("not audited", error=error))
+            self._was_audited = False
             return
+        self._was_audited = True
         self._suspects = self.audit.report(holds, suspicions)
 
     def _missing(self, overheads: Overheads) -> str:

@@ -31,7 +31,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CRD: Final = f"{tree.PLURAL}.{tree.GROUP}"
-_FOREIGN: Final = Finding("KAIInstalled", "KAI-Scheduler installed the CRD and owns Queues")
 _SIZES: Final = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.CONFIG_GPU_SIZES}"
 _STEP_S: Final = 1.0
 _SHOW_S: Final = 2.0
@@ -76,15 +75,15 @@ class Queues:
             kind: watch(f"{kueue.API}/{plural}", _whole) for kind, plural in kueue.PLURALS.items()
         }
         self._capacity, self._shrinks_at_s, self._shown_at_s = 0, inf, -inf
-        self._sizes, self._logged = "", ""
+        self._sizes, self._logged, self._kept = "", "", dict[str, str]()
         self._wanted_at_s: dict[tuple[str, str], float] = {}
         """When a pod last named the LocalQueue, by namespace and name."""
         self._since_s: dict[tuple[str, bool], float] = {}
         """Since when a pod is at Kueue's gate, or without it, by UID and whether it is gated."""
         self._written: dict[str, tuple[Json, object]] = {}
         """The spec that was last written to the path, and the version of the object with it."""
-        self._refused: dict[str, Finding] = {}
-        """Why an object of the queue cannot be written, by the queue's name."""
+        self._refused: dict[tuple[str, str], Finding] = {}
+        """Why an object cannot be written, by kind and name."""
         self._said: dict[tuple[str, str], status.PodEvent] = {}
         """The current Events by reason and pod's UID. The text stays, so it is written once."""
 
@@ -116,8 +115,11 @@ class Queues:
         kueue.divide(queues, self._capacity)
         pods = [pod for pod in self._pods.values() if f"/{pod.namespace}" in self._namespaces]
         if problem is None:
-            wanted = self._wanted(pods, now_s)
-            await self._apply(kueue.objects(queues, wanted) if queues[""].below else [])
+            ours = filter(_is_ours, self._objects["ClusterQueue"].values())
+            busy = {each.holder for each in self._works.values()}
+            self._kept = kueue.held(queues, ours, busy)
+            wanted = kueue.objects(queues, self._wanted(pods, now_s), self._kept)
+            await self._apply(wanted if queues[""].below or self._kept else [])
         if now_s - self._shown_at_s >= _SHOW_S:
             self._shown_at_s = now_s
             await self._show(queues, raws, pods, problem, now_s)
@@ -147,7 +149,7 @@ class Queues:
             return Finding("KueueUnavailable", "; ".join(broken))
         ours = (at(at(raw, "metadata"), "labels") for raw in self._crds.values())
         is_ours = all(labels.get(names.LABEL_PART_OF) == names.PART_OF for labels in ours)
-        return None if is_ours else _FOREIGN
+        return None if is_ours else status.FOREIGN
 
     def _wanted(self, pods: Iterable[Pod], now_s: float) -> Iterable[tuple[str, str]]:
         """Return the namespaces and names of LocalQueues."""
@@ -166,12 +168,12 @@ class Queues:
         self._refused = {}
         unwanted = {(kind, key) for kind, store in self._objects.items() for key in store}
         for wanted in desired:
-            kind, key, name = wanted["kind"], key_of(wanted), wanted["metadata"]["name"]
+            kind, key = wanted["kind"], key_of(wanted)
             unwanted.discard((kind, key))
             try:
                 await self._write(kind, key, wanted)
             except KubeError as error:
-                self._refused[name] = Finding("Refused", f"{kind}: {error}")
+                self._refuse(wanted, "Refused", f": {error}")
         for kind, key in unwanted:
             there = self._objects[kind].get(key)
             if there and _may_change(there):
@@ -185,12 +187,20 @@ class Queues:
         elif _may_change(there) and self._written.get(path) != (spec, _version(there)):
             after = await self._send(self._kube.patch, path, {"spec": spec})
         else:
-            # A user's LocalQueue is a choice. Another object takes the queue's place.
-            if not _is_ours(there) and kind != "LocalQueue":
-                text = f"a {kind} of this name exists that gpuslice did not create"
-                self._refused[wanted["metadata"]["name"]] = Finding("NameTaken", text)
+            # A user's LocalQueue or flavor is a choice. Another object takes the queue's place.
+            if not _is_ours(there):
+                if kind not in ("LocalQueue", "ResourceFlavor"):
+                    text = " of this name exists that gpuslice did not create"
+                    self._refuse(wanted, status.TAKEN, text)
+            elif not _may_change(there) and wanted["metadata"]["name"] not in self._kept:
+                text = " is being deleted, which ends with its last pod; then it is made again"
+                self._refuse(wanted, "Terminating", text)
             return
         self._written[path] = spec, _version(after)
+
+    def _refuse(self, wanted: Json, reason: str, text: str) -> None:
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        self._refused[kind, name] = Finding(reason, f"{kind} {name}{text}")
 
     async def _send(self, send: Callable[..., Awaitable[Any]], path: str, body: Json) -> Any:
         if not self._may_write():
@@ -211,19 +221,23 @@ class Queues:
         self._since_s = {key: self._since_s.get(key, now_s) for key in keys}
         ages_s = {uid: now_s - since_s for (uid, _), since_s in self._since_s.items()}
         local = figures.locals_of(self._objects["LocalQueue"].values())
-        figures.count(queues, self._works.values(), pods, local, ages_s)
+        figures.count(queues, self._works.values(), pods, local, ages_s, self._kept)
         self._measure(queues)
+        for kind, name in self._refused:
+            if kind != "ResourceFlavor" and name in queues:
+                queues[name].fault = self._refused[kind, name]
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         for raw in raws:
             name = raw["metadata"]["name"]
-            fault = problem or self._refused.get(name)
-            after = status.status(raw, queues[name], fault, self._capacity, now)
+            queues[name].fault = problem or queues[name].fault
+            after = status.status(raw, queues[name], problem, self._capacity, now)
             if after is not None:
                 await self._send(self._kube.patch, f"{QUEUES}/{name}/status", {"status": after})
-        if problem is None:
-            said = {(e[0], e[1][-1]): e for e in status.events(queues, pods, local, ages_s)}
-            self._said = {key: self._said.get(key, each) for key, each in said.items()}
-            await self._events.write(self._said.values())
+        if problem:  # which may be but the start of this process
+            pods = [e for e in pods if e.is_gated and ages_s[e.uid] >= status.WAITED_S]
+        said = {(e[0], e[1][-1]): e for e in status.events(queues, pods, local, ages_s)}
+        self._said = {key: self._said.get(key, each) for key, each in said.items()}
+        await self._events.write(self._said.values())
 
     def _measure(self, queues: tree.Queues) -> None:
         self._metrics.clear_queues()

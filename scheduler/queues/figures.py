@@ -38,12 +38,14 @@ Locals = Mapping[tuple[str, str], str]
 
 
 class Work(NamedTuple):
-    """A Workload that has not finished. queue: its LocalQueue."""
+    """A Workload that has not finished. queue: its LocalQueue. holder: the ClusterQueue whose quota
+    it holds."""
 
     namespace: str
     queue: str
     milli: int
     is_admitted: bool
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def work(raw: Json) -> Work | None:
         for each in objects(spec, "podSets")
     )
     namespace, queue = at(raw, "metadata").get("namespace"), spec.get("queueName")
-    return Work(str(namespace), str(queue), milli, "Admitted" in met)
+    holder = at(at(raw, "status"), "admission").get("clusterQueue", "")
+    return Work(str(namespace), str(queue), milli, "Admitted" in met, str(holder))
 
 
 def pod(raw: Json) -> Pod | None:
@@ -122,11 +125,14 @@ def count(
     pods: Iterable[Pod],
     local: Locals,
     ages_s: Mapping[str, float],
+    kept: Mapping[str, str],
 ) -> None:
     """Count what is used and wanted. pods: in namespaces with queues. ages_s: for how long each has
-    been at Kueue's gate, or without it, by UID."""
+    been at Kueue's gate, or without it, by UID. kept: the held ClusterQueues, and where they
+    count."""
     for each in works:
-        for queue in _path(queues, local.get((each.namespace, each.queue), "")):
+        name = each.holder or local.get((each.namespace, each.queue), "")
+        for queue in _path(queues, name, kept):
             queue.wanted += each.milli
             queue.used += each.milli * each.is_admitted
             queue.waiting += not each.is_admitted
@@ -135,13 +141,19 @@ def count(
         if name in queues and queues[name].below:
             queues[name].strays.append(f"{one.namespace}/{one.name}")
         elif is_unplaceable(one, ages_s):
-            for queue in _path(queues, name):
+            for queue in _path(queues, name, kept):
                 queue.unplaceable += 1
     _divide(queues[""], queues[""].guaranteed)
 
 
-def _path(queues: Queues, leaf: str) -> Iterable[Queue]:
-    return queues[leaf].path() if leaf in queues and queues[leaf].is_leaf else ()
+def _path(queues: Queues, name: str, kept: Mapping[str, str]) -> Iterable[Queue]:
+    own = queues.get(name)
+    if own and own.is_leaf:
+        return own.path()
+    if name not in kept:
+        return ()
+    above = queues[kept[name]].path()
+    return (own, *above) if own and not own.below else above
 
 
 def is_unplaceable(one: Pod, ages_s: Mapping[str, float]) -> bool:

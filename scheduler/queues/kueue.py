@@ -3,14 +3,18 @@
 An inner queue becomes a Cohort, a leaf a ClusterQueue of the same name. The Cohort ROOT above them
 holds the capacity that no quota claims. A quota that does not fit its parent, or the capacity, is
 scaled down with those beside it, because Kueue would admit more than the cluster has. What rounding
-loses goes to ROOT. A limit becomes quota plus borrowingLimit, an overQuotaWeight of 0 forbids to
-borrow, and a queue's weight counts _CLASS times more than that of the next lower priority.
+loses stays with the parent. A limit becomes quota plus borrowingLimit, an overQuotaWeight of 0
+forbids to borrow. A weight counts _CLASS times more than that of the next lower priority.
+
+A ClusterQueue whose Queue is no leaf any more is held while it has pods: without quota, and counted
+where it was. Kueue would keep a deleted one until its last pod ends, with its quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, Final
 
 from gpuslice.contract import names
@@ -33,6 +37,7 @@ _LEAF: Final = {
     "namespaceSelector": dict[str, Any](),
     "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
 }
+_STOP, _HOLD, _RUN = "stopPolicy", "Hold", "None"
 _CLASS: Final = 1000
 _CLASSES: Final = 6
 """The number of priorities among siblings that differ in effect; lower ones count as the lowest.
@@ -54,8 +59,8 @@ def _want(queue: Queue, capacity: int) -> int:
     below = sum(_want(each, capacity) for each in queue.below)
     # A parent without a quota guarantees what its children do.
     fits = min(below, wanted if queue.quota else min(limit, capacity))
-    queue.own, queue.part = max(wanted - fits, 0), Fraction(fits, below or 1)
-    return queue.own + fits
+    queue.guaranteed, queue.part = max(wanted, fits), Fraction(fits, below or 1)
+    return queue.guaranteed
 
 
 def _allot(queue: Queue, part: Fraction) -> None:
@@ -66,23 +71,48 @@ def _allot(queue: Queue, part: Fraction) -> None:
         _allot(each, part * queue.part)
         rank = max(0, highest - classes.index(each.priority))
         each.fair_weight = (each.weight or 1) * _CLASS**rank
-    queue.own = int(queue.own * part)
-    queue.guaranteed = queue.own + sum(each.guaranteed for each in queue.below)
+    queue.guaranteed = int(queue.guaranteed * part)
+    queue.own = queue.guaranteed - sum(each.guaranteed for each in queue.below)
     queue.most = queue.limit if queue.weight else queue.guaranteed
 
 
-def objects(queues: Queues, wanted: Iterable[tuple[str, str]] = ()) -> list[dict[str, Any]]:
+def held(queues: Queues, there: Iterable[Json], busy: Container[str]) -> dict[str, str]:
+    """Return the ClusterQueues of `there`, all ours, that no leaf has but that must stay, with the
+    queue they count in. busy: those that have pods. One is held before it may be deleted, because
+    Kueue may admit a pod meanwhile."""
+    kept: dict[str, str] = {}
+    for raw in there:
+        name, spec = raw["metadata"]["name"], raw["spec"]
+        queue = queues.get(name)
+        if not (queue and queue.is_leaf) and (name in busy or spec.get(_STOP) != _HOLD):
+            places = (name, str(spec.get("cohortName")))
+            inner = (q for each in places if (q := queues.get(each)) and q.above and q.below)
+            kept[name] = next((q.name for q in inner), "")
+    return kept
+
+
+def objects(
+    queues: Queues,
+    wanted: Iterable[tuple[str, str]] = (),
+    kept: Mapping[str, str] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
     """Return Kueue's objects in the order of creation. wanted: namespace and queue of each
-    LocalQueue; those of queues that are no leaf are omitted."""
+    LocalQueue; those of queues that are no leaf are omitted. kept: what `held` returned."""
     root, made = queues[""], [_object("ResourceFlavor", _FLAVOR, {})]
     made.append(_object("Cohort", ROOT, _quota(root.own, None)))
-    for queue in sorted(root.tree(), key=lambda each: each.is_leaf):
-        above = queue.parent or ROOT
-        if queue.is_leaf:
-            spec = {"cohortName": above, **_LEAF, **_spec(queue)}
-            made.append(_object("ClusterQueue", queue.name, spec))
-        else:
-            made.append(_object("Cohort", queue.name, {"parentName": above, **_spec(queue)}))
+    made += [
+        _object("Cohort", queue.name, {"parentName": queue.parent or ROOT, **_spec(queue)})
+        for queue in root.tree()
+        if queue.below
+    ]
+    stopped = {_STOP: _HOLD, **_quota(0, None)}
+    leaves = {
+        **{name: (above, stopped) for name, above in kept.items()},
+        **{each.name: (each.parent, _spec(each)) for each in root.tree() if each.is_leaf},
+    }
+    for name, (above, spec) in leaves.items():
+        whole = {"cohortName": above or ROOT, **_LEAF, _STOP: _RUN, **spec}
+        made.append(_object("ClusterQueue", name, whole))
     made += [
         _object("LocalQueue", name, {"clusterQueue": name}, namespace)
         for namespace, name in sorted(wanted)
@@ -93,17 +123,22 @@ def objects(queues: Queues, wanted: Iterable[tuple[str, str]] = ()) -> list[dict
 
 def is_cut(queue: Queue) -> bool:
     """Return whether the quota does not fit, so that less is guaranteed."""
-    asked = queue.quota or 0
-    return queue.guaranteed < (asked if queue.limit is None else min(asked, queue.limit))
+    most = (queue.above or queue).guaranteed if queue.quota is None else queue.quota
+    most = most if queue.limit is None else min(most, queue.limit)
+    return queue.guaranteed < most - 1  # which rounding may take
 
 
 def notes(queue: Queue) -> Sequence[Finding]:
     """Return what is not as the Queue says."""
     if not is_cut(queue):
         return queue.notes
-    text = f"{gpus(queue.quota or 0)} does not fit the parent or the cluster"
+    text = f"{asked(queue)} does not fit the parent or the cluster"
     text = f"spec.resources.gpu.quota: {text}: {gpus(queue.guaranteed)} is guaranteed"
     return [Finding("QuotaScaled", text), *queue.notes]
+
+
+def asked(queue: Queue) -> str:
+    return "-1" if queue.quota is None else gpus(queue.quota)
 
 
 def gpus(milli: int) -> str:

@@ -15,6 +15,10 @@ from scheduler.queues.tree import MILLI, Finding, Queue, Queues
 WAITED_S: Final = 3.0
 """The time at the gate after which an Event says what a pod waits for."""
 _SHOWN: Final = 3
+FOREIGN: Final = Finding("KAIInstalled", "KAI-Scheduler installed the CRD and owns Queues")
+TAKEN: Final = "NameTaken"
+_THEIRS: Final = (FOREIGN.reason, TAKEN)
+"""Reasons why a Queue is not served whose name a user's own objects of Kueue may have."""
 
 _UNPLACEABLE: Final = (
     f"Kueue admitted the pod in queue {{}}, but for {UNPLACED_S:.0f} s no GPU has had room for it:"
@@ -33,7 +37,7 @@ def status(raw: Json, queue: Queue, problem: Finding | None, cluster: int, now: 
     fault, notes, before = problem or queue.fault, [*kueue.notes(queue)], at(raw, "status")
     if queue.strays:
         some = f"{len(queue.strays)} name it: {', '.join(sorted(queue.strays)[:_SHOWN])}"
-        text = f"the queue has children and runs no pods, but {some}"
+        text = f"the queue has children and starts no pods, but {some}"
         notes.insert(0, Finding("PodsInInnerQueue", text))
     said = [fault] if fault else notes or [Finding("Served", "Kueue serves the queue")]
     conditions = {each.get("type"): each for each in objects(before, "conditions")}
@@ -76,9 +80,10 @@ def obstacle(queues: Queues, each: Pod, local: Locals) -> tuple[str, str]:
     none of ours."""
     name = local.get((each.namespace, each.queue), each.queue)
     queue, must = queues.get(name), "the name of a Queue; there is none of this name"
-    if queue and queue.is_leaf:
+    if queue and queue.is_leaf and not queue.fault:
         return names.EVENT_QUEUE_WAITING, _waiting(queue, each.milli)
-    if not queue and (each.namespace, each.queue) in local:
+    theirs = not queue or (queue.fault and queue.fault.reason in _THEIRS)
+    if theirs and (each.namespace, each.queue) in local:
         return "", ""
     if queue and queue.fault:
         must = f"a Queue that is served; {queue.fault.message}"
@@ -97,6 +102,8 @@ def _waiting(leaf: Queue, milli: int) -> str:
         most, used = queue.most, gpus(queue.used)
         if most is not None and queue.used + milli > most:
             kind = "limit" if queue.limit == most else "quota, with overQuotaWeight 0,"
+            if milli > most:
+                return f"{begin} this is more than {queue.name}'s {kind} of {_gpus(most)}"
             return f"{begin} {queue.name}'s {kind} is {_gpus(most)}, and {used} in use"
     own, quota = gpus(leaf.used), gpus(leaf.guaranteed)
     every = f"{used} of {_gpus(queue.guaranteed)}"

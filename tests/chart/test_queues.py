@@ -24,3 +24,9 @@ def test_kais_definition_is_installed_and_outlives_the_installation() -> None:
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     (version,) = crd["spec"]["versions"]
     assert (version["name"], version["subresources"]) == ("v2", {"status": {}})
+
+
+def test_kais_definition_can_be_omitted() -> None:
+    rendered = objects({"queues": {"enabled": True, "crd": False}})
+    assert "--queues" in command(rendered, "Deployment", "gpuslice-scheduler", 1)
+    assert _CRD not in keys(rendered)

@@ -29,18 +29,18 @@ def _found(number: int, state: str) -> audit.Found:
 async def test_findings_are_of_the_agents_metrics() -> None:
     async with client_of(served(body=_page(1, 0))) as kube:
         found = await audit.read(kube, [])
-        assert found == audit.Report([_found(0, "now"), _found(1, "earlier")])
+        assert found == audit.Report([_found(0, "now"), _found(1, "earlier")], asked=1)
         with pytest.raises(LookupError, match="NODE: invalid value x: must be a node with"):
             await audit.read(kube, ["x"])
     async with client_of(served(body=_page())) as kube:
-        assert await audit.read(kube, ["node-0000"]) == audit.Report()
+        assert await audit.read(kube, ["node-0000"]) == audit.Report(asked=1)
 
 
 async def test_a_node_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuslice.cli.cluster._agent", lambda _: None)
     async with client_of(served()) as kube:
         found = await audit.read(kube, [])
-    assert found == audit.Report(unanswered={"node-0000": "no agent runs there"})
+    assert found == audit.Report(unanswered={"node-0000": "no agent runs there"}, asked=1)
 
 
 def _event(node: str) -> dict[str, Any]:
@@ -60,19 +60,21 @@ async def test_without_portforward_events_are_the_findings() -> None:
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("asked", [1, 3], ids=["none answers", "two answer"])
 @pytest.mark.parametrize("findings", [[], [_found(0, "now")]], ids=["none", "one"])
 def test_the_exit_status_and_what_is_printed(
     findings: list[audit.Found],
+    asked: int,
     output: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def read(*_: object) -> audit.Report:
-        return audit.Report(findings, {"node-1": "gone"}, ["a notice"])
+        return audit.Report(findings, {"node-1": "gone"}, ["a notice"], asked)
 
     monkeypatch.setattr(audit, "_read", read)
     monkeypatch.setattr(connecting, "_access", lambda _: Access("https://x"))
-    assert audit.main(["-o", output], "gpuslice") == len(findings)
+    assert audit.main(["-o", output], "gpuslice") == (1 if findings else 2 if asked == 1 else 0)
     shown = capsys.readouterr()
     assert "node node-1 did not answer: gone" in shown.err and "a notice" in shown.err
     if output == "json":
@@ -84,4 +86,4 @@ def test_the_exit_status_and_what_is_printed(
         assert head == "NODE       NAMESPACE  POD  CONTAINER  FINDING  STATE"
         assert row.split() == ["node-0000", "ns", "p0", "main", "covered", "now"]
     else:
-        assert shown.out == "no findings\n"
+        assert shown.out == f"no findings on {asked - 1} of {asked} nodes\n"

@@ -67,7 +67,7 @@ def raws(*more: Json) -> list[Json]:
     made = [each.raw() for each in TREE]
     built, works = tree.build(made), [work for raw in WORKS if (work := figures.work(raw))]
     kueue.divide(built, 10_000)
-    figures.count(built, works, (), figures.locals_of(LOCAL), {})
+    figures.count(built, works, (), figures.locals_of(LOCAL), {}, {})
     for raw in made:
         raw["status"] = status.status(raw, built[raw["metadata"]["name"]], None, 10_000, "1")
     return [*made, *more]
@@ -86,7 +86,7 @@ def test_the_table_shows_the_tree() -> None:
         "queues: 5; 3 of 10 GPUs used; waiting: 3",
         "queue             quota    share     used   wanted    limit  waiting",
         "big         7.142 of 20        0        0        0        -        0",
-        "dept         2.856 of 4    4.386        3    4.386        6        3",
+        "dept         2.857 of 4    4.386        3    4.386        6        3",
         "  frugal     0.714 of 1        0        0        0    0.714        0",
         "  team       1.428 of 2    4.386        3    4.386        -        3",
         "lost: spec.parentQueue: invalid value gone: must be the name of a Queue",
@@ -147,7 +147,8 @@ def test_a_queue_that_is_not_served_now() -> None:
     condition = {"type": figures.READY, "status": "False", "message": "KAI owns it"}
     taken = {**Q("taken").raw(), "status": {"conditions": [condition]}}
     assert place(pod("taken"), taken) == (Held.STOPPED, ["queue taken: KAI owns it"])
-    assert place(pod("big")) == (Held.STOPPED, ["no LocalQueue big in ns yet"])
+    needs = "the scheduler makes it if the namespace has the label gpuslice.io/queues=true"
+    assert place(pod("big")) == (Held.STOPPED, [f"no LocalQueue big in ns: {needs}"])
 
 
 def test_the_place_in_a_queue_is_by_priority_and_then_by_age() -> None:
@@ -225,6 +226,15 @@ def test_what_has_no_counterpart_is_a_comment(
         ("short:", "spec.preemptMinRuntime", "has no effect"),
         ("team:", "spec.resources.gpu.quota", "2 does not fit the parent or the cluster"),
     ]
+
+
+@pytest.mark.parametrize("gpus", [-3, 0])
+def test_the_number_of_gpus_must_be_one_at_least(
+    gpus: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, _ = convert(capsys, "-f", str(SEEDS_QUEUES), f"--gpus={gpus}")
+    expected = f"gpuslice queues: --gpus: invalid value {gpus}: must be at least 1\n"
+    assert (code, text) == (2, expected)
 
 
 def test_the_number_of_gpus_must_be_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lab.node.catalogue import OWN_PRELOAD
 from lab.node.cri import Container
 from lab.node.lab import STATIC_PROBE as STATIC
-from lab.node.lab import Lab, build_static_probe
+from lab.node.lab import Lab
 from tests.node.scene import (
     AUDITS,
     LAUNCHER,
@@ -36,7 +36,6 @@ _STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "
 @pytest.fixture(scope="session")
 def test_programs(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
     made = tmp_path_factory.mktemp("programs")
-    build_static_probe()
 
     def built(name: str, source: Path, *options: str | Path) -> Path:
         subprocess.run(["gcc", *_STRICT, source, "-o", made / name, *options], check=True)

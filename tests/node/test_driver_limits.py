@@ -6,6 +6,7 @@ and the whole GPU from driver 580.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -113,12 +114,9 @@ def test_on_driver_615_each_program_gets_its_grant_and_no_more(limiting: Lab) ->
             assert taken.held_to(HALF), (way, taken)
         smi = container.exec(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader"])
         assert smi.out == f"{HALF >> 20} MiB\n"
-        labels = 'container="main",limits="driver",namespace="default",pod="granted"'
-        metrics = get(limiting, "/metrics")[1]
-        assert (
-            "gpuslice_container_gpu_memory_limits_info{" in metrics and 'limits="driver"' in metrics
-        )
-    assert labels
+        labels = 'container="main",limits="driver",namespace="default",pod="granted",uuid="[^"]+"'
+        line = rf"^gpuslice_container_gpu_memory_limits_info\{{{labels}\}} 1"
+        assert len(re.findall(line, get(limiting, "/metrics")[1], re.MULTILINE)) == 1
 
 
 def test_on_driver_580_the_same_programs_are_as_the_document_says(lab: Lab) -> None:

@@ -50,13 +50,13 @@ def _processes(number: str, answers: Any, gpus: list[dict[str, Any]]) -> None:
 def _limits(number: str, answers: Any, asked: dict[str, Any]) -> None:
     file = Path(answers["limits"])
     known = json.loads(file.read_text())
-    for index, (uuid, groups) in asked.items():
-        known.setdefault("asked", []).append([uuid, groups])
-        limits = {group: known.get(group, [most, most]) for group, most in groups.items()}
-        _say(number, index=int(index), limits=limits)
+    known.setdefault("asked", []).extend([uuid, groups] for uuid, groups in asked.values())
     beside = file.with_suffix(".new")
     beside.write_text(json.dumps(known))
-    beside.rename(file)  # a test may read it at any time
+    beside.rename(file)  # before the answer, because a test reads and replaces it afterwards
+    for index, (_, groups) in asked.items():
+        limits = {group: known.get(group, [most, most]) for group, most in groups.items()}
+        _say(number, index=int(index), limits=limits)
 
 
 def main() -> None:

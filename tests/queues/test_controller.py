@@ -60,13 +60,16 @@ class Scene:
         self.api.put(
             f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": metadata, "spec": spec}
         )
-        conditions = [] if gated else [{"type": "Admitted", "status": "True"}]
+        admitted = {
+            "conditions": [{"type": "Admitted", "status": "True"}],
+            "admission": {"clusterQueue": queue},
+        }
         self.api.put(
             f"{KUEUE}/namespaces/{namespace}/workloads/{name}",
             {
                 "metadata": {"name": name, "namespace": namespace},
                 "spec": {"queueName": queue, "podSets": [{"count": 1, "template": {"spec": spec}}]},
-                "status": {"conditions": conditions},
+                "status": {} if gated else admitted,
             },
         )
 
@@ -89,6 +92,12 @@ class Scene:
             return None
         (resource,) = raw["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
         return str(resource["nominalQuota"])
+
+    def leaf(self, name: str) -> tuple[str, str, str]:
+        """Return the ClusterQueue's stopPolicy, Cohort and quota."""
+        raw = self.there(path := f"{KUEUE}/clusterqueues/{name}")
+        spec = raw["spec"] if raw else {}
+        return spec.get("stopPolicy", ""), spec.get("cohortName", ""), str(self.nominal(path))
 
     def gauge(self, name: str, state: str) -> float | None:
         labels = {"queue": "test", "state": state}
@@ -147,7 +156,7 @@ async def test_a_queue_that_is_created_during_a_step_is_served_in_the_next(
 
     async def create_meanwhile(request: web.Request) -> web.StreamResponse:
         if request.method == "POST" and scene.there(f"{QUEUES}/late") is None:
-            scene.queue(Q("late", -1))
+            scene.queue(Q("late"))
             await scene.looked()
         return await answer(request)
 
@@ -199,6 +208,15 @@ async def test_pods_of_other_namespaces_get_no_queue() -> None:
         assert len(scene.notes()) == 1, "nothing is said about the other namespace's pod"
 
 
+async def test_a_users_flavor_is_a_choice(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    scene.api.put(f"{KUEUE}/resourceflavors/gpuslice", {"metadata": {"name": "gpuslice"}})
+    scene.queue(Q("gpuslice"))
+    async with scene.running():
+        await until_async(lambda: scene.ready("gpuslice").get("reason") == "Served")
+    assert "not served" not in caplog.text
+
+
 async def test_a_removed_queue_loses_its_objects_and_those_of_others_stay() -> None:
     scene = Scene()
     theirs = {"metadata": {"name": "mine"}, "spec": {}}
@@ -217,8 +235,53 @@ async def test_a_removed_queue_loses_its_objects_and_those_of_others_stay() -> N
         await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/default"))
 
 
+@pytest.mark.parametrize("broken", [Q("test", -5, parent="default"), None])
+async def test_a_queue_that_is_broken_for_a_while_is_held_and_goes_on(broken: Q | None) -> None:
+    """Kueue would keep a deleted ClusterQueue until its last pod ends."""
+    scene, runs = Scene(), ("None", "default", "4000")
+    scene.queue(Q("other", parent="default"))
+    scene.pod("p", gated=False)
+    async with scene.running():
+        for ends in (False, True):
+            await until_async(lambda: scene.leaf("test") == runs)
+            if broken:
+                scene.queue(broken)
+            else:
+                scene.api.remove(f"{QUEUES}/test")
+            await until_async(lambda: scene.leaf("test") == ("Hold", "default", "0"))
+            await scene.looked()
+            assert scene.leaf("test") == ("Hold", "default", "0")
+            assert scene.nominal(f"{KUEUE}/cohorts/default") == "4000"
+            shown = scene.api.objects[f"{QUEUES}/default"]["status"]
+            assert shown["allocated"] == {"nvidia.com/gpu": "300m"}
+            if broken:
+                assert scene.ready("test")["reason"] == "InvalidSpec"
+                assert scene.amount("allocated") == "300m"
+            if not ends:
+                scene.queue(Q("test", -1, parent="default"))
+        scene.api.remove(f"{KUEUE}/namespaces/team/workloads/p")
+        await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/test") is None)
+
+
+async def test_a_leaf_that_gets_a_child_counts_below_the_new_cohort() -> None:
+    scene = Scene()
+    scene.pod("p", gated=False)
+    async with scene.running():
+        await until_async(lambda: scene.leaf("test") == ("None", "default", "4000"))
+        del scene.api.writes[:]
+        scene.queue(Q("child", 1, parent="test"))
+        await until_async(lambda: scene.leaf("child") == ("None", "test", "1000"))
+        assert scene.leaf("test") == ("Hold", "test", "0")
+        clusterqueues = [path for _, path in scene.api.writes if "/clusterqueues" in path]
+        assert clusterqueues[0] == f"{KUEUE}/clusterqueues/test", "held before the child admits"
+        await until_async(lambda: scene.ready("test").get("reason") == "PodsInInnerQueue")
+        assert scene.amount("allocated") == "300m"
+        shown = scene.api.objects[f"{QUEUES}/default"]["status"]
+        assert shown["allocated"] == {"nvidia.com/gpu": "300m"}
+
+
 async def test_an_object_that_is_being_deleted_is_left_alone() -> None:
-    """Kueue keeps a ClusterQueue until its pods have ended. Then the Queue gets a new one."""
+    """Kueue keeps what a user deletes until its pods have ended. Then the Queue gets a new one."""
     scene = Scene()
     leaf = f"{KUEUE}/clusterqueues/test"
     async with scene.running():
@@ -228,10 +291,12 @@ async def test_an_object_that_is_being_deleted_is_left_alone() -> None:
         scene.api.remove(f"{QUEUES}/test")
         await until_async(lambda: scene.there(f"{KUEUE}/clusterqueues/default"))
         scene.queue(Q("test", 1, parent="default"))
-        await until_async(lambda: scene.ready("test"))
+        await until_async(lambda: scene.ready("test").get("reason") == "Terminating")
+        assert "is being deleted" in scene.ready("test")["message"]
         assert not [path for method, path in scene.api.writes if path == leaf]
         scene.api.remove(leaf)
         await until_async(lambda: scene.nominal(leaf) == "1000")
+        await until_async(lambda: scene.ready("test")["reason"] == "Served")
 
 
 async def test_status_events_and_metrics_show_the_use() -> None:
@@ -271,15 +336,21 @@ async def test_only_the_leader_writes() -> None:
         assert scene.api.writes == []
 
 
-async def test_where_kai_is_installed_only_the_condition_is_written() -> None:
+async def test_where_kai_is_installed_conditions_and_events_say_so() -> None:
     scene = Scene()
     scene.api.put(CRD, {"metadata": {"name": "crd", "labels": {}}})
     scene.pod("p")
+    scene.pod("runs", gated=False)
     async with scene.running():
         await until_async(lambda: scene.ready("test") and scene.ready("default"))
         assert scene.ready("test")["reason"] == "KAIInstalled"
+        scene.now_s += 60
         await scene.looked()
-    assert {path for _, path in scene.api.writes} == {
+    (note,) = scene.notes()
+    assert note.endswith(
+        "must be a Queue that is served; KAI-Scheduler installed the CRD and owns Queues"
+    )
+    assert {path for _, path in scene.api.writes if not path.startswith(EVENTS)} == {
         *(SIZES, f"{QUEUES}/test/status", f"{QUEUES}/default/status")
     }
 

@@ -167,8 +167,9 @@ async def _until(condition: Callable[[], object], what: str, within_s: float = _
 def test_while_kueue_is_down_other_namespaces_are_served(
     plane: ControlPlane, running_kueue: Kueue, installation: Installation
 ) -> None:
-    """Pods without a share and with one come, are bound and go. In the namespace with the label all
-    new pods are refused, and pods that wait go on waiting. They start after Kueue's return."""
+    """Pods with a share come, also with a label of a queue, are bound and go. In the namespace with
+    the label all new pods are refused, and pods that wait go on waiting. They start after Kueue's
+    return."""
     queued = {names.LABEL_KAI_QUEUE: "red-0"}
     with Server(plane) as server:
 

@@ -39,10 +39,7 @@ def test_each_example_guarantees_its_quotas(example: Example) -> None:
     served = [*divided(example.queues, example.gpus)[""].tree()]
     found = {each.name: each.guaranteed for each in served if each.guaranteed}
     assert found == example.guaranteed
-    assert any(map(kueue.is_cut, served)) == (
-        # A quota of -1 is the whole capacity by definition, not an amount that was cut.
-        example.title in SCALED and example.title != "quota -1 twice"
-    )
+    assert any(map(kueue.is_cut, served)) == (example.title in SCALED)
 
 
 def test_quotas_add_up_to_the_capacity() -> None:
@@ -53,6 +50,44 @@ def test_quotas_add_up_to_the_capacity() -> None:
         nominal = [quota(spec)["nominalQuota"] for spec in specs if "resourceGroups" in spec]
         assert sum(nominal) == gpus * tree.MILLI, seed
         assert min(nominal) >= 0, seed
+
+
+def test_the_rest_of_rounding_stays_with_the_parent() -> None:
+    queues = [Q("p", 2), *(Q(name, 1, parent="p") for name in "abc")]
+    found = divided(queues, 2)
+    assert (found["p"].guaranteed, found["p"].own, found[""].own) == (2000, 2, 0)
+    found = divided([Q(name, 0.667) for name in "abc"], 2)
+    assert [found[name].guaranteed for name in "abc"] == [666, 666, 666]
+    assert not any(map(kueue.is_cut, found[""].tree())), "less by rounding only"
+    assert found[""].own == 2
+
+
+def test_a_quota_of_all_is_cut_below_what_the_parent_has() -> None:
+    found = divided([Q("p", 4), Q("a", UNLIMITED, parent="p"), Q("all", UNLIMITED)], 10)
+    assert [kueue.is_cut(found[name]) for name in ("p", "a", "all")] == [True, False, True]
+    (said,) = kueue.notes(found["all"])
+    assert said.message == (
+        "spec.resources.gpu.quota: -1 does not fit the parent or the cluster: 7.142 is guaranteed"
+    )
+
+
+def test_a_cluster_queue_that_no_leaf_has_is_held_while_it_has_pods() -> None:
+    queues = [Q("p", 3), Q("q", 2, parent="p"), Q("lost", parent="gone"), Q("last", parent="lost")]
+    made = kueue.objects(before := divided(queues, 4))
+    there = [each for each in made if each["kind"] == "ClusterQueue"]
+    assert kueue.held(before, there, {"q"}) == {}
+    grown = divided([*queues, Q("r", 1, parent="q")], 4)
+    others = ("lost", "removed", "ended")
+    there += [{**there[0], "metadata": {"name": name}} for name in others]
+    kept = kueue.held(grown, there, {"q", "lost", "removed"})
+    assert kept == {"q": "q", "lost": "p", "removed": "p", "ended": "p"}
+    specs = {e["metadata"]["name"]: e for e in kueue.objects(grown, (), kept)}
+    assert [quota(specs[name]["spec"])["nominalQuota"] for name in kept] == [0, 0, 0, 0]
+    held = [specs[name] for name in kept]
+    kept = kueue.held(grown, held, {"q", "lost", "removed"})
+    assert "ended" not in kept, "it was held, and is empty"
+    assert kueue.held(divided([Q("r")], 4), held, {"removed"}) == {"removed": ""}
+    assert specs["removed"]["spec"]["cohortName"] == "p"
 
 
 def test_quotas_that_fit_are_not_cut() -> None:

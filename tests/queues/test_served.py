@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -155,6 +156,42 @@ def test_a_pod_in_an_inner_or_missing_queue_is_told(cluster: Cluster) -> None:
     until(lambda: cluster.reason("default") == "PodsInInnerQueue", "the Queue says so")
     cluster.delete(inner, missing)
     until(lambda: cluster.reason("default") == "Served", "the Queue recovers")
+
+
+def test_a_queue_with_pods_that_breaks_or_gets_a_child_keeps_its_limit(cluster: Cluster) -> None:
+    """Neither waits until its last pod ends, and no pod runs beyond the limit."""
+    turn = Q("turn", 1, 1, parent="default")
+    cluster.queue(turn)
+    first = cluster.pod("turn-first", "turn", 60)
+    until(lambda: cluster.is_bound(first), "the first is bound")
+
+    def write(queue: Q) -> None:
+        assert cluster.server.patch(f"{_QUEUES}/turn", queue.raw()).done
+
+    write(replace(turn, quota=-5))
+    until(lambda: cluster.reason("turn") == "InvalidSpec", "the Queue says so")
+    until(lambda: cluster.nominal("ClusterQueue", "turn") == "0", "its ClusterQueue is held")
+    second = cluster.pod("turn-second", "turn", 40)
+    until(lambda: cluster.notes(second), "an event says so")
+    assert cluster.allocated("turn") == "600m"
+    assert cluster.spec(second)["schedulingGates"]
+    write(turn)
+    until(lambda: cluster.is_bound(second), "the mended Queue goes on, beside the first pod")
+
+    cluster.queue(Q("turned", 1, 1, parent="turn"))
+    until(lambda: cluster.nominal("ClusterQueue", "turned"), "the child is served")
+    third = cluster.pod("turn-third", "turned", 50)
+    until(lambda: cluster.notes(third), "an event says what the third waits for")
+    (note,) = cluster.notes(third)
+    assert note.endswith("turn's limit is 1 GPU, and 1 in use")
+    assert cluster.spec(third)["schedulingGates"]
+    cluster.delete(first)
+    until(lambda: cluster.is_bound(third), "there is room for the third")
+    until(lambda: cluster.allocated("turn") == "900m", "the status has both")
+    cluster.delete(second, third)
+    until(lambda: not cluster.nominal("ClusterQueue", "turn"), "the empty ClusterQueue is removed")
+    for name in ("turned", "turn"):
+        cluster.server.remove(f"{_QUEUES}/{name}")
 
 
 def test_capacity_follows_the_nodes(plane: ControlPlane, cluster: Cluster) -> None:

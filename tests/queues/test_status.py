@@ -18,7 +18,7 @@ Json = dict[str, Any]
 CAPACITY = 10_000
 QUEUES = (
     *(Q("dept", 4, 5), Q("team", 2, parent="dept"), Q("capped", 1, 2, parent="dept")),
-    *(Q("frugal", 1, weight=0), Q("lost", parent="gone")),
+    *(Q("frugal", 1, weight=0), Q("lost", parent="gone"), Q("tiny", 0, 0.5)),
 )
 LOCAL = {("ns", name): name for name in ("dept", "team", "capped", "frugal", "lost")} | {
     ("ns", "own"): "theirs"
@@ -39,7 +39,7 @@ def counted(
 ) -> tree.Queues:
     built = tree.build(each.raw() for each in queues)
     kueue.divide(built, capacity)
-    figures.count(built, works, pods, LOCAL, {each.uid: age_s for each in pods})
+    figures.count(built, works, pods, LOCAL, {each.uid: age_s for each in pods}, {})
     return built
 
 
@@ -109,6 +109,7 @@ def test_use_is_summed_to_the_top() -> None:
     assert used == {
         **{"": (1300, 1800, 1), "dept": (1300, 1800, 1), "team": (300, 800, 1)},
         **{"capped": (1000, 1000, 0), "frugal": (0, 0, 0), "lost": (0, 0, 0)},
+        "tiny": (0, 0, 0),
     }
 
 
@@ -128,7 +129,7 @@ def test_a_share_is_what_runs_in_each_example(example: Example) -> None:
     demand = example.demands[-1]
     works = [Work("ns", name, 1000, False) for name, count in demand.items() for _ in range(count)]
     local = {("ns", each.name): each.name for each in leaves(example.queues)}
-    figures.count(queues, works, (), local, {})
+    figures.count(queues, works, (), local, {}, {})
     shares = {name: queues[name].share / tree.MILLI for name in example.runs}
     for name, runs in example.runs.items():
         assert abs(shares[name] - runs) < 1, (name, shares)
@@ -155,7 +156,7 @@ def test_the_condition_says_why_a_queue_is_not_served() -> None:
     assert (lost["status"], lost["reason"]) == ("False", "ParentMissing")
     inner = condition("dept", replace(WAITS, queue="dept"))
     assert (inner["status"], inner["reason"]) == ("True", "PodsInInnerQueue")
-    assert inner["message"].endswith("runs no pods, but 1 name it: ns/p")
+    assert inner["message"].endswith("starts no pods, but 1 name it: ns/p")
     scaled = condition("dept", capacity=1000)
     assert scaled["reason"] == "QuotaScaled"
     assert "4 does not fit the parent or the cluster: 0.8 is guaranteed" in scaled["message"]
@@ -209,6 +210,7 @@ def test_conditions_of_others_stay() -> None:
 @pytest.mark.parametrize(
     ("queue", "works", "part"),
     [
+        ("tiny", [], "this is more than tiny's limit of 0.5 GPUs"),
         ("capped", [("capped", 1500)], "capped's limit is 2 GPUs, and 1.5 in use"),
         ("team", [("team", 4500)], "dept's limit is 5 GPUs, and 4.5 in use"),
         ("team", [("capped", 4200)], "dept's limit is 5 GPUs, and 4.2 in use"),

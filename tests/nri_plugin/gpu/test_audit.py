@@ -6,13 +6,15 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import names
+from nri_plugin.gpu import container_processes
 from nri_plugin.gpu.audit import Audit, Finding, Sample
-from nri_plugin.gpu.container_processes import has_library
+from nri_plugin.gpu.container_processes import ContainerProcesses, has_library
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold, Part
 from nri_plugin.policy.model import Pod
@@ -185,6 +187,7 @@ def test_a_process_with_the_device_open(node: Node) -> None:
     node.process(12)
     node.runs(12, EXE)
     node.opens(12, "/dev/nvidiactl")
+    (node.proc / "12/fd/7").symlink_to("/tmp/dev/nvidia0")
     assert node.twice() == set(), "no GPU"
     (node.proc / "12/fd/8").symlink_to("/dev/nvidia0")
     assert node.twice() == {"no_library"}
@@ -238,6 +241,74 @@ def test_a_container_whose_grant_is_known_late(node: Node) -> None:
     assert not any(node.look() for _ in range(3))
     node.hold = hold
     assert node.twice() == {"no_library"}
+
+
+def test_a_container_that_keeps_a_library_that_was_repaired(node: Node) -> None:
+    node.usage = {11: MIB}
+    node.look()
+    (node.store / "a" / names.FILE_LIBRARY).rename(node.store / "old")
+    (node.store / "a" / names.FILE_LIBRARY).write_bytes(b"")
+    node.mounts(11, ROOT, PRELOAD.replace("/preload", "/preload//deleted", 1))
+    node.process(12)
+    node.usage = {12: MIB}
+    assert node.twice() == node.twice() == set()
+    node.runs(12, EXE, stack=8)
+    assert node.twice() == {"no_library"}
+
+
+def test_a_container_whose_mounts_were_never_all_found_is_not_judged(node: Node) -> None:
+    node.mounts(11, ROOT, PRELOAD.replace("/preload", "/preload//deleted", 1))
+    node.runs(11, EXE, LOADER, LIBC)
+    node.usage = {11: MIB}
+    assert not any(node.look() for _ in range(5))
+
+
+def test_a_container_that_a_look_did_not_reach_is_judged_by_the_next(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.look()
+    node.runs(11, EXE, stack=8)
+    node.usage = {11: MIB}
+    assert node.look() == set()
+    monkeypatch.setattr(container_processes, "_NODE_S", 0)
+    assert node.look() == node.look() == set()
+    monkeypatch.setattr(container_processes, "_NODE_S", 9)
+    assert node.look() == {"no_library"}
+    monkeypatch.setattr(container_processes, "_NODE_S", 0)
+    assert node.look() == {"no_library"}
+    assert sum("takes too long" in text for text in caplog.messages) == 1
+
+
+def test_no_container_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tmp_path)
+    for pid in (12, 13, 14):
+        node.process(pid, f"c{pid}")
+    processes = ContainerProcesses(node.proc)
+    monkeypatch.setattr("time.thread_time", count(0, 0.02).__next__)
+    known, reached = ["c1", "c12", "c13", "c14"], list[str]()
+    for _ in range(4):
+        reached += [container for container, _ in processes.look(known, {}, ())]
+    assert {*reached} == {*known}
+    assert max(map(reached.count, known)) - min(map(reached.count, known)) <= 1
+
+
+def test_a_table_of_mounts_that_is_too_long_is_read_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.look()
+    node.process(12, namespace="2")
+    node.mounts(12, ROOT, *["x" * 99] * 90_000)
+    reads = list[int]()
+    read = os.read
+
+    def counted(descriptor: int, size: int) -> bytes:
+        data = read(descriptor, size)
+        reads.append(len(data) if data[-1:] == b"x" else 0)
+        return data
+
+    monkeypatch.setattr(os, "read", counted)
+    assert not any(node.look() for _ in range(4))
+    assert 256 << 10 < sum(reads) < 512 << 10
 
 
 OTHER_ROOT = "10 9 0:41 / / rw - tmpfs tmpfs rw"

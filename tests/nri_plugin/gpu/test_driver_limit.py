@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.memory_limits import MIG_MODE, MemoryLimits
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.notices import Notices
-from nri_plugin.policy.refusals import Reason, Refused
+from nri_plugin.policy.refusals import ChildError, Reason, Refused
 from nri_plugin.settings import Settings
 from tests.nri_plugin import fake_nvml
 from tests.support import until_async
@@ -274,6 +275,36 @@ async def test_a_container_that_does_not_run_is_left_out(tmp_path: Path) -> None
         scene.holds = []
         await scene.driver_limits.look()
         assert scene.in_force() == set()
+
+
+async def test_looks_that_end_nvmls_process_come_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as scene:
+        now_s, looks = 0.0, list[float]()
+
+        @asynccontextmanager
+        async def timeout(time_s: float) -> AsyncIterator[None]:
+            nonlocal now_s
+            if not scene.driver_limits._due.is_set():
+                now_s += time_s
+                raise TimeoutError
+            yield
+
+        async def ask(*_: object) -> None:
+            looks.append(now_s)
+            scene.inventory.nvml.on_start()
+            if len(looks) > 8:
+                raise asyncio.CancelledError
+            await asyncio.sleep(0)
+            raise ChildError("NVML exited with status 139")
+
+        scene.driver_limits._timeout = timeout
+        monkeypatch.setattr(scene.inventory.nvml, "ask", ask)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(scene.driver_limits.run(), 30)
+    waits = [after - before for before, after in pairwise(looks)]
+    assert waits == [2, 4, 8, 16, 30, 30, 30, 30]
 
 
 async def test_it_looks_again_after_a_synchronize_and_after_nvml_was_loaded(tmp_path: Path) -> None:
