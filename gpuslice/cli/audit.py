@@ -16,11 +16,10 @@ from typing import Final
 
 from gpuslice.cli import connecting
 from gpuslice.cli.cluster import Node, one_line
-from gpuslice.cli.live import AT_ONCE, Reader
+from gpuslice.cli.live import Reader
 from gpuslice.contract import names
 from gpuslice.kube.access import Access
 from gpuslice.kube.client import Kube
-from gpuslice.kube.errors import FORBIDDEN, KubeError
 from gpuslice.kube.fields import Json, at
 
 _DESCRIPTION: Final = """\
@@ -88,23 +87,18 @@ async def _read(chosen: argparse.Namespace, access: Access) -> Report:
 async def read(kube: Kube, nodes: Sequence[str]) -> Report:
     """Read the findings of these nodes; of all for none. Raises KubeError, and LookupError for a
     node without a Device object."""
-    reader, report, limit = Reader(kube), Report(), asyncio.Semaphore(AT_ONCE)
+    reader, report = Reader(kube), Report()
     shown = (await reader.grants()).only(nodes or None, "NODE").nodes
-
-    async def ask(node: Node) -> None:
-        try:
-            async with limit:
-                page = await reader.page(node)
-            report.findings += parse(page, node.name)
-        except (KubeError, ValueError) as error:
-            if getattr(error, "status", 0) == FORBIDDEN:
-                report.notices[:] = [_BY_EVENTS]
-            else:
-                report.unanswered[node.name] = str(error)
-
     report.asked = len(shown)
-    await asyncio.gather(*map(ask, shown))
-    if report.notices:
+
+    def take(node: Node, page: bytes) -> None:
+        report.findings += parse(page, node.name)
+
+    silent = await reader.pages(shown, take)
+    if "use" not in reader.notices:
+        report.unanswered = {**silent}
+    else:
+        report.notices.append(_BY_EVENTS)
         wanted = {node.name for node in shown}
         selected = kube.list(_EVENTS, fieldSelector=f"reason={names.EVENT_LIMIT_BYPASSED}")
         events = [item async for items, _ in selected for item in items]

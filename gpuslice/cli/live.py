@@ -1,7 +1,7 @@
 """Reads the cluster and the live use of its GPUs, with the user's rights only.
 
 Grants come from one list of Devices and one of pods. Use comes from the metrics of the agents of
-the shown nodes, through pods/portforward, at most AT_ONCE at the same time. What the user may not
+the shown nodes, through pods/portforward, at most _AT_ONCE at the same time. What the user may not
 read is left out, and `notices` names the missing right.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,7 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import FORBIDDEN, KubeError
 from gpuslice.kube.fields import Json
 
-AT_ONCE: Final = 50
+_AT_ONCE: Final = 50
 _TIMEOUT_S: Final = 8.0
 _GRANTS_S: Final = 10.0
 """Interval between two lists of the pods. Use is read more often, and costs the API server less."""
@@ -54,39 +54,48 @@ class Reader:
 
     async def use(self, nodes: Iterable[Node]) -> bool:
         """Read the nodes' use from their agents. Return whether any of them answers."""
-        limit = asyncio.Semaphore(AT_ONCE)
-        failed: list[str] = []
-
-        async def ask(node: Node) -> bool:
+        asked = [*nodes]
+        for node in asked:
             node.show(None)
+
+        def show(node: Node, page: bytes) -> None:
+            sample = parse(page, self.clock())
+            node.show(sample.since(self._samples.get(node.name)))
+            self._samples[node.name] = sample
+
+        self.notices.pop("agents", None)
+        silent = await self.pages(asked, show)
+        if silent and "use" not in self.notices:
+            more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
+            first = min(f"{name}: {why}" for name, why in silent.items())
+            self.notices["agents"] = f"the use of some nodes is not known: {first}{more}"
+        return len(silent) < len(asked)
+
+    async def pages(
+        self, nodes: Iterable[Node], take: Callable[[Node, bytes], None]
+    ) -> Mapping[str, str]:
+        """Give the metrics of each node's agent to `take`, which may raise ValueError. Return why
+        nodes did not answer, by name. If the user may not ask the agents, `notices` says so, and
+        no further one is asked."""
+        limit, silent = asyncio.Semaphore(_AT_ONCE), dict[str, str]()
+
+        async def ask(node: Node) -> None:
             async with limit:
-                if "use" in self.notices:
-                    return False
                 try:
-                    sample = parse(await self.page(node), self.clock())
+                    if "use" in self.notices:
+                        raise ValueError(self.notices["use"])
+                    if node.agent is None:
+                        raise ValueError("no agent runs there")
+                    where = (names.NAMESPACE, *node.agent, "/metrics", _TIMEOUT_S)
+                    take(node, await port_forward.get(self.kube, *where))
                 except (KubeError, ValueError) as error:
                     if getattr(error, "status", 0) == FORBIDDEN:
                         self.notices["use"] = _missing("pods/portforward", "get, create")
-                    failed.append(f"{node.name}: {error}")
-                    return False
-            node.show(sample.since(self._samples.get(node.name)))
-            self._samples[node.name] = sample
-            return True
+                    silent[node.name] = str(error)
 
         self.notices.pop("use", None)
-        self.notices.pop("agents", None)
-        answered = await asyncio.gather(*map(ask, nodes))
-        if failed and "use" not in self.notices:
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            self.notices["agents"] = f"the use of some nodes is not known: {min(failed)}{more}"
-        return any(answered)
-
-    async def page(self, node: Node) -> bytes:
-        """Return the metrics of the node's agent. Raises KubeError and ValueError."""
-        if node.agent is None:
-            raise ValueError("no agent runs there")
-        where = (names.NAMESPACE, *node.agent, "/metrics", _TIMEOUT_S)
-        return await port_forward.get(self.kube, *where)
+        await asyncio.gather(*map(ask, nodes))
+        return silent
 
     async def rates(self, nodes: Sequence[Node], pause_s: float) -> None:
         """Read the nodes' use twice, because a rate needs two samples."""
