@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 _DMEM: Final = "dmem"
+_SEPARATORS: Final = re.compile("[/:.-]")
 
 
 def directory(text: str, root: Path) -> Path | None:
@@ -31,16 +33,31 @@ def directory(text: str, root: Path) -> Path | None:
 
 def of_container(text: str, root: Path, container_id: str) -> Path | None:
     """Return the container's own control group. None: the process is in another one. text: as for
-    `directory`, of a process of the container, which may be in a group below. Pure.
-
-    The group's name contains the container's ID with each cgroup driver: `ID` (cgroupfs),
-    `cri-containerd-ID.scope` (systemd), or `SLICE:cri-containerd:ID`.
-    """
+    `directory`, of a process of the container, which may be in a group below. Pure."""
     group = directory(text, root)
     for path in (group, *group.parents) if group else ():
-        if container_id in path.name and path != root:
+        if container_id in _ids(path.name) and path != root:
             return path
     return None
+
+
+def container_of(text: str, known: Container[str]) -> str | None:
+    """Return the ID of the known container in which a process runs; None: it runs in none. text: as
+    for `directory`; cgroup v1 has a line per hierarchy, v2 has one. The process may be in a group
+    below the container's. Pure."""
+    for line in text.splitlines():
+        for part in line.split(":", 2)[-1].split("/"):
+            for found in _ids(part):
+                if found in known:
+                    return found
+    return None
+
+
+def _ids(name: str) -> Iterator[str]:
+    """Yield what may be a container's ID in a control group's name. The name is `ID` (cgroupfs),
+    `cri-containerd-ID.scope` (systemd), or `SLICE:cri-containerd:ID` (systemd's names, created by
+    cgroupfs)."""
+    yield from filter(None, (name, *_SEPARATORS.split(name)))
 
 
 def enable_dmem(root: Path, group: Path, bus_ids: Iterable[str]) -> None:

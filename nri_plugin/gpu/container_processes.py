@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gpuslice.gpu import cgroups
 from gpuslice.kube.log_lines import Line
 from nri_plugin.policy import mountinfo
 from nri_plugin.policy.mountinfo import Location
@@ -46,7 +47,6 @@ _LONG: Final = ("maps", "mountinfo")
 """Files that take more than one read."""
 _REPLACED: Final = "/deleted"
 """Behind the path of a mounted file that the agent's repair has replaced (`//deleted`)."""
-_SEPARATORS: Final = re.compile("[/:.-]")
 _GPU: Final = re.compile(r"/dev/nvidia\d+")
 _LOADER: Final = re.compile(r"/ld(-linux[^/]*|64|-[\d.]+)?\.so[\d.]*$")
 """glibc's loader, which maps the preloaded libraries before all others. musl's maps none."""
@@ -225,7 +225,7 @@ class ContainerProcesses:
         if young:
             each.looks += 1
             each.cgroup = self._text(each.pid, "cgroup").decode(errors="replace")
-        each.container = container_of(each.cgroup, self._known)
+        each.container = cgroups.container_of(each.cgroup, self._known)
 
     def _read(self, each: Process, is_listed: bool, libraries: Container[str]) -> bool:
         """Read what may have changed. Return False if the process has ended."""
@@ -312,20 +312,3 @@ def has_library(maps: str, libraries: Container[str], late: bool = False) -> boo
     shared = [path for path in files.values() if _SHARED_OBJECT.search(path)]
     loads = shared != [] and all(map(_LOADER.search, shared)) and not late
     return None if loads or not files else False
-
-
-def container_of(cgroup: str, known: Container[str]) -> str | None:
-    """Return the ID of the known container in which a process runs; None: it runs in none. cgroup:
-    the text of the process's /proc/PID/cgroup.
-
-    The name of a container's control group contains the ID: `ID` (cgroupfs),
-    `cri-containerd-ID.scope` (systemd), `SLICE:cri-containerd:ID` (systemd's names, created by
-    cgroupfs). The process may be in a group below. Cgroup v1 has a line per hierarchy, v2 has one.
-    """
-    for line in cgroup.splitlines():
-        path = line.split(":", 2)[-1]
-        for part in path.split("/"):
-            for name in (part, *_SEPARATORS.split(part)):
-                if name and name in known:
-                    return name
-    return None

@@ -24,11 +24,11 @@ from typing import Final
 from gpuslice.contract.overhead import PERIOD_S, WINDOW
 from gpuslice.gpu.account import Account, Measured, Memory, RegionError, Use
 from gpuslice.gpu.answers import Usage, Utilization, by_pid
+from gpuslice.gpu.cgroups import container_of
 from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu import audit
 from nri_plugin.gpu.audit import Audit
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
-from nri_plugin.gpu.container_processes import container_of
 from nri_plugin.gpu.memory_use import MemoryUse, Overheads
 from nri_plugin.gpu.nvml_process import Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import PROCESSES

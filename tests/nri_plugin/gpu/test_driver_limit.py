@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.gpu import cgroups
 from nri_plugin.gpu.driver_limit import DriverLimits
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.metrics import Metrics
@@ -32,51 +31,7 @@ UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU = Gpu(UUID, 0, 40 << 30, bus_id="0000:3b:00.0")
 MOST = 5 << 30
 ID = "c0" * 32
-SYSTEMD = f"kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope"
 UNLIMITED = 2**64 - 1
-
-
-@pytest.mark.parametrize(
-    ("text", "group"),
-    [
-        (f"0::/{SYSTEMD}", SYSTEMD),
-        (f"0::/{SYSTEMD}/init.scope", SYSTEMD),
-        (f"0::/kubepods/pod1/{ID}", f"kubepods/pod1/{ID}"),
-        (f"0::/a.slice:cri-containerd:{ID}", f"a.slice:cri-containerd:{ID}"),
-        (f"5:pids:/x\n1:name=systemd:/{SYSTEMD}\n0::/{SYSTEMD}", SYSTEMD),
-        (f"0::/{SYSTEMD}\n5:cpu,cpuacct:/x", SYSTEMD),
-        (f"0::/{'d0' * 32}", None),
-        (f"0::/../{SYSTEMD}", None),
-        (f"0::/{ID}/x/../..", None),
-        ("", None),
-    ],
-)
-def test_a_containers_group_is_found_with_each_cgroup_driver(text: str, group: str | None) -> None:
-    root = Path("/sys/fs/cgroup")
-    assert cgroups.of_container(text, root, ID) == (root / group if group else None)
-
-
-def test_a_hierarchy_of_v1_can_stand_for_v2() -> None:
-    root = Path("/sys/fs/cgroup/pids")
-    assert cgroups.directory("5:cpu,pids:/x\n0::/y", root) == root / "x"
-
-
-def test_dmem_is_enabled_only_where_it_lacks_and_counts(tmp_path: Path) -> None:
-    group = tmp_path / "kubepods/pod1/leaf"
-    group.mkdir(parents=True)
-    controls = [
-        tmp_path / each / "cgroup.subtree_control" for each in ("", "kubepods", "kubepods/pod1")
-    ]
-    for control in controls:
-        control.write_text("cpu memory\n")
-    controls[1].write_text("cpu dmem\n")
-    cgroups.enable_dmem(tmp_path, group, ["0000:3b:00.0"])
-    (tmp_path / "dmem.capacity").write_text("nvidia/0000:3c:00.0/vidmem 5\n")
-    cgroups.enable_dmem(tmp_path, group, ["0000:3b:00.0", ""])
-    assert [control.read_text() for control in controls][::2] == ["cpu memory\n"] * 2
-    (tmp_path / "dmem.capacity").write_text("nvidia/0000:3b:00.0/vidmem 5\n")
-    cgroups.enable_dmem(tmp_path, group, ["0000:3b:00.0"])
-    assert [control.read_text() for control in controls] == ["+dmem", "cpu dmem\n", "+dmem"]
 
 
 @pytest.mark.parametrize(

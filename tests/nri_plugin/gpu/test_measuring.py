@@ -20,7 +20,6 @@ import pytest
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.region_file import Compute, Geometry
 from nri_plugin.gpu.audit import Audit, Sample, Suspicion
-from nri_plugin.gpu.container_processes import container_of
 from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.gpu.nvml_process import COMMAND, NvmlProcess
 from nri_plugin.metrics import Metrics
@@ -431,31 +430,6 @@ async def test_nvmls_utilization_is_that_of_the_containers_processes(
     node.holds.clear()
     assert await sampled({11: 30}) is None
     assert sum("NVML has no utilization" in text for text in caplog.messages) == 1
-
-
-ID, OTHER, DASHED = "4f0d" * 16, "5e1c" * 16, "my-container-1"
-POD = "kubepods-burstable-pod3b6c9d1e_0f2a_4c55_9d7e_1a2b3c4d5e6f.slice"
-UID = "pod3b6c9d1e-0f2a-4c55-9d7e-1a2b3c4d5e6f"
-CGROUPS = {
-    "systemd": f"0::/kubepods.slice/kubepods-burstable.slice/{POD}/cri-containerd-{ID}.scope",
-    "cgroupfs": f"0::/kubepods/burstable/{UID}/{ID}",
-    "cgroupfs, an id with dashes": f"0::/kubepods/burstable/{UID}/{DASHED}",
-    "groups of the container's own": f"0::/kubepods/burstable/{UID}/{ID}/jobs/one",
-    "systemd's names by cgroupfs": f"0::/system.slice/{POD}:cri-containerd:{ID}",
-    "version 1, cgroupfs": (
-        f"12:pids:/user.slice\n4:memory:/kubepods/burstable/{UID}/{ID}\n1:name=systemd:/init.scope"
-    ),
-}
-
-
-@pytest.mark.parametrize("cgroup", CGROUPS.values(), ids=CGROUPS)
-def test_the_container_of_a_cgroup_is_found(cgroup: str) -> None:
-    assert container_of(cgroup, {ID, OTHER, DASHED}) == (DASHED if DASHED in cgroup else ID)
-
-
-@pytest.mark.parametrize("cgroup", ["", "0::/\n", f"0::/system.slice/{POD}", f"0::/x/{ID}x", "::"])
-def test_other_cgroups_belong_to_no_container(cgroup: str) -> None:
-    assert container_of(cgroup, {ID}) is None
 
 
 def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Path) -> None:
