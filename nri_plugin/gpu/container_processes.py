@@ -285,11 +285,11 @@ class ContainerProcesses:
 
 def _hidden(mounts: _Mounts, text: bytes) -> str | None:
     """Return the first path at which our mount is not found; "": none. None: not known."""
-    lines = list(mountinfo.parse(text.decode(errors="replace")))
-    root = mountinfo.visible_at(lines, "/")
+    visible = mountinfo.Visible(list(mountinfo.parse(text.decode(errors="replace"))))
+    root = visible.at("/")
     path = ""
     for at, file in mounts.expected.items():
-        seen = mountinfo.visible_at(lines, at)
+        seen = visible.at(at)
         replaced = mounts.root and Location(file.device, file.root + _REPLACED)
         if seen is None or seen not in (file, replaced):
             path = at

@@ -82,21 +82,28 @@ def location_of(lines: Sequence[Line], path: str) -> Location | None:
     return Location(best.device, normal(f"{best.root}/{path[len(best.point) :]}"))
 
 
-def visible_at(lines: Sequence[Line], path: str) -> Location | None:
-    """Locate what a program finds at a path without links, as the kernel does: from the root, mount
-    by mount. `location_of` also finds a mount that another one hides. None: there is no root."""
-    numbers = {line.number for line in lines if line.parent != line.number}
-    upper = {(line.parent, line.point): line for line in lines if line.parent != line.number}
-    parts = path.strip("/").split("/") if path != "/" else []
-    roots = (line for line in lines if line.point == "/" and line.parent not in numbers)
-    current = next(roots, None)
-    for depth in range(len(parts) + 1):
-        place = "/" + "/".join(parts[:depth])
-        while current is not None and (current.number, place) in upper:
-            current = upper[current.number, place]
-    if current is None:
-        return None
-    return Location(current.device, normal(f"{current.root}/{path[len(current.point) :]}"))
+class Visible:
+    """What a program with this mount table finds at paths, as the kernel does: from the root, mount
+    by mount. `location_of` also finds a mount that another one hides."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        mounted = [line for line in lines if line.parent != line.number]
+        self._upper = {(line.parent, line.point): line for line in mounted}
+        numbers = {line.number for line in mounted}
+        roots = (line for line in lines if line.point == "/" and line.parent not in numbers)
+        self._root = next(roots, None)
+
+    def at(self, path: str) -> Location | None:
+        """Locate what is at a path without links. None: there is no root."""
+        current = self._root
+        if current is None:
+            return None
+        parts = path.strip("/").split("/") if path != "/" else []
+        for depth in range(len(parts) + 1):
+            place = "/" + "/".join(parts[:depth])
+            while upper := self._upper.get((current.number, place)):
+                current = upper
+        return Location(current.device, normal(f"{current.root}/{path[len(current.point) :]}"))
 
 
 def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:

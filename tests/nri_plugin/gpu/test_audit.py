@@ -18,7 +18,7 @@ from nri_plugin.gpu.container_processes import ContainerProcesses, has_library
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold, Part
 from nri_plugin.policy.model import Pod
-from nri_plugin.policy.mountinfo import Location, parse, visible_at
+from nri_plugin.policy.mountinfo import Location, Visible, parse
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.plan import ContainerPlan
 from tests.support import GIB
@@ -391,5 +391,5 @@ LINES = list(parse("\n".join((ROOT, PRELOAD, ETC.replace("/etc", "/mnt")))))
     ],
 )
 def test_the_mount_that_is_visible_at_a_path(path: str, expected: Location) -> None:
-    assert visible_at(LINES, path) == expected
-    assert visible_at(LINES[1:], path) is None
+    assert Visible(LINES).at(path) == expected
+    assert Visible(LINES[1:]).at(path) is None
