@@ -18,7 +18,7 @@ class Limit(NamedTuple):
 
 @dataclass(slots=True)
 class Limits:
-    """By directory of the control group."""
+    """The keys are directories of control groups."""
 
     of: dict[str, Limit] = field(default_factory=dict)
 

@@ -1,5 +1,5 @@
-"""On a machine of two GPUs a container has exactly its own, also where NVIDIA's runtime is Docker's
-default and the image requests all."""
+"""A container has exactly its own GPU of two, also where NVIDIA's runtime is Docker's default and
+the image requests all."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_static_entry_point_may_start_unless_it_requests_compute(new_lab: Lab)
 
 
 def test_an_old_driver(lab: Lab) -> None:
-    """Under `auto` the library alone limits. Under `driver` nothing starts."""
+    """The library alone limits under `auto`. Nothing starts under `driver`."""
     old = "driver: invalid version 580.65.06: must be 615 or newer"
     with agent_with(lab, *DRIVER_LIMITS):
         why = f"the driver's are not available: {old}"

@@ -76,7 +76,7 @@ def _counts(server: Server, probe: Json) -> bool:
 def test_no_queue_is_over_its_limit_while_programs_are_killed(
     plane: ControlPlane, running_kueue: Kueue, installation: Installation
 ) -> None:
-    """At the end each pod runs, or waits and its event says why. All run once others end."""
+    """Each pod runs at the end, or waits and its event says why. All run once others end."""
 
     async def run() -> None:
         async with connected(plane.kubeconfig()) as api, asyncio.TaskGroup() as group:

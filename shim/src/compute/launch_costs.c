@@ -6,30 +6,24 @@
 #define COST_MAX_NS UINT64_C(1000000000)
 
 enum {
-	COST_SETS = 512,
-	COST_WAYS = 8,
+	COST_WAYS = 8, /* neighbours among which a kind has its place */
+	COSTS = 512 * COST_WAYS,
 	MISSING = 3, /* samples after the first of which the least counts */
 	RELEARN = 4, /* a sample of more than this many times the cost is high */
 	HIGH_SAMPLES = 3,
 };
 
-/* The costs by kind: tag << 32 | cost << 2 | missing samples. A kind's set and tag are parts of one
- * hash. Read and written without a lock. */
-static uint64_t costs[COST_SETS][COST_WAYS] __attribute__((aligned(64)));
-
-static uint64_t *entry_of(uint16_t kind)
-{
-	return &costs[kind / COST_WAYS][kind % COST_WAYS];
-}
+/* By kind: tag << 32 | cost << 2 | missing samples. Place and tag are parts of one hash. */
+static uint64_t costs[COSTS] __attribute__((aligned(64)));
 
 static uint64_t entry(uint16_t kind)
 {
-	return __atomic_load_n(entry_of(kind), __ATOMIC_RELAXED);
+	return __atomic_load_n(&costs[kind], __ATOMIC_RELAXED);
 }
 
 static void set_entry(uint16_t kind, uint64_t tag, uint64_t cost_ns, uint64_t missing)
 {
-	__atomic_store_n(entry_of(kind), tag << 32 | cost_ns << 2 | missing, __ATOMIC_RELAXED);
+	__atomic_store_n(&costs[kind], tag << 32 | cost_ns << 2 | missing, __ATOMIC_RELAXED);
 }
 
 uint16_t vgpu_cost_kind(uint64_t handle, uint64_t size)

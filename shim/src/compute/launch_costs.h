@@ -1,7 +1,6 @@
 /*
- * What launches cost: the GPU time of each kind of launch, learned from samples.
- *
- * The table belongs to the process. It is read and written without a lock.
+ * What launches cost: the GPU time of each kind of launch, learned from samples. The process has
+ * one table, which is read and written without a lock.
  */
 #pragma once
 

@@ -179,7 +179,7 @@ async def test_the_library_alone_asks_the_driver_nothing(tmp_path: Path) -> None
 @pytest.mark.parametrize("cause", ["error", "read back", "hang", "no group"])
 @pytest.mark.parametrize("mode", ["auto", "driver"])
 async def test_a_failed_set(tmp_path: Path, cause: str, mode: str) -> None:
-    """Under `auto` the library's limit remains, with an event. Under `driver` the start fails."""
+    """The library's limit remains under `auto`, with an event. The start fails under `driver`."""
     async with running(tmp_path, mode) as scene:
         if cause == "hang":
             scene.answer(hang=True)
