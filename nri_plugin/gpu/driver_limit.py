@@ -199,17 +199,13 @@ class DriverLimits:
         holds = [hold for hold in self._holds() if hold.adjusted]
         live = {hold.container_id for hold in holds}
         self._problems = {key: text for key, text in self._problems.items() if key in live}
-        self._series.update(
-            {
-                (*container_labels(hold.container_key, uuid), self._by(hold.container_id)): 1
-                for hold in holds
-                for uuid in hold.parts
-            }
-        )
-
-    def _by(self, container_id: str) -> str:
-        by_driver = self._problems.get(container_id) == ""
-        return (MemoryLimits.DRIVER if by_driver else MemoryLimits.LIBRARY).value
+        series: dict[tuple[str, ...], float] = {}
+        for hold in holds:
+            problem = self._problems.get(hold.container_id, _NO_GROUP)
+            in_force = memory_limits.in_force(self._mode, problem)
+            labels = (container_labels(hold.container_key, uuid) for uuid in hold.parts)
+            series |= {(*each, in_force): 1 for each in labels}
+        self._series.update(series)
 
 
 def _fields(hold: Hold) -> Mapping[str, object]:
