@@ -37,8 +37,8 @@ _KEPT_S: Final = 24 * AGAIN_S
 NOTICES_MAX: Final = 1000
 """So many notices wait at most. Older ones are dropped."""
 BURST: Final = 25
-PER_S: Final = 1 / 6
-"""Ten Events per minute, after the initial burst."""
+PER_S: Final = 2.0
+"""Events per second, after the initial burst. kube-apiserver keeps each for an hour."""
 NOTE_BYTES: Final = 1024
 """The API server's limit for an Event's text."""
 COMPONENT: Final = "gpuslice.io/scheduler"

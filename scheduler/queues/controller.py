@@ -33,7 +33,7 @@ _CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _CRD: Final = f"{tree.PLURAL}.{tree.GROUP}"
 _SIZES: Final = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps/{names.CONFIG_GPU_SIZES}"
 _STEP_S: Final = 1.0
-_SHOW_S: Final = 2.0
+_SHOW_S: Final = 5.0
 """The interval at which statuses and Events are written."""
 _SHRINK_S: Final = 10.0
 _UNWANTED_S: Final = 60.0

@@ -95,7 +95,7 @@ def test_no_queue_is_over_its_limit_while_programs_are_killed(
                 f"{len(traffic.bound)} of {traffic.made - traffic.refused} pods were bound;"
                 f" {traffic.refused} were refused while Kueue was down, {len(traffic.reclaimed)}"
                 f" were reclaimed; {traffic.looks} looks; {traffic.over} times over a limit with"
-                " pods that were deleted before they ran"
+                " pods that were being deleted"
             )
             restarting.cancel()
             loop.cancel()
@@ -144,7 +144,7 @@ async def _settle(traffic: Traffic) -> None:
     assert len(gated) >= 20
     assert traffic.pods.keys() - gated <= traffic.bound
     async with asyncio.timeout(_ON_S):
-        while gated - await traffic.explained():  # noqa: ASYNC110
+        while traffic.gated() - await traffic.explained():  # noqa: ASYNC110
             await asyncio.sleep(1)
     say(f"at the limits {len(traffic.pods) - len(gated)} pods run, and {len(gated)} wait")
 

@@ -59,8 +59,8 @@ class Traffic:
         """The pods at the last look, by name."""
         self.made = self.refused = self.looks = 0
         self.over = 0
-        """How often a queue would be over its limit with the pods that were deleted before they
-        ran. Kueue counts these no more."""
+        """How often a queue was over its limit with the pods that were being deleted. Kueue counts
+        these no more, though they still run (Pod.Load, FinishOrphanedWorkloads of Kueue 0.19)."""
         self.most = self._top = 0.0
         """The greatest part of its limit that a queue used at a look."""
         self.bound: set[str] = set()
@@ -72,21 +72,20 @@ class Traffic:
         """When a bound pod that was deleted ends."""
 
     async def look(self) -> None:
-        """List the pods, all of one version, and assert that no queue is over its limit."""
+        """List the pods, all of one version, and assert that no queue is over its limit by pods
+        that are not being deleted."""
         self.pods = {
             each["metadata"]["name"]: {**each}
             async for page, _ in self._api.list(PODS)
             for each in page
         }
-        used, cancelled = Counter[str](), Counter[str]()
+        used, leaving = Counter[str](), Counter[str]()
         for name, raw in self.pods.items():
             if is_bound(raw):
                 self.bound.add(name)
             if is_bound(raw) and raw["status"]["phase"] not in _ENDED:
-                # The kubelet starts no container of a pod that is being deleted.
-                never_runs = raw["status"]["phase"] == "Pending" and _is_deleted(raw)
                 for queue in self._path(raw["metadata"]["labels"][names.LABEL_KUEUE_QUEUE]):
-                    (cancelled if never_runs else used)[queue] += milli_of(raw["spec"])
+                    (leaving if _is_deleted(raw) else used)[queue] += milli_of(raw["spec"])
         self.looks += 1
         self._top = 0.0
         for queue, milli in used.items():
@@ -95,11 +94,11 @@ class Traffic:
             if not self._queues[queue].parent:
                 self._top = milli / limit
             assert milli <= limit, f"{queue} uses {milli} of {limit}: {self._about(queue)}"
-            self.over += milli + cancelled[queue] > limit
+            self.over += milli + leaving[queue] > limit
 
     def _about(self, queue: str) -> Sequence[tuple[object, ...]]:
         return [
-            (name, milli_of(raw["spec"]), raw["status"], _is_deleted(raw))
+            (name, milli_of(raw["spec"]), raw["status"]["phase"], _is_deleted(raw))
             for name, raw in self.pods.items()
             if is_bound(raw)
             and queue in self._path(raw["metadata"]["labels"][names.LABEL_KUEUE_QUEUE])
