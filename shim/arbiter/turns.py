@@ -21,16 +21,15 @@ that its share promises while others want the GPU, to within one launch and one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.lease_file import ALONE_US, CYCLE_NS, Lease
 from gpuslice.contract.region_file import Compute
-from shim.arbiter import credit
+from shim.arbiter import credit, leases
 from shim.arbiter.lanes import IN_FLIGHT_US, PAUSE_NS, Lanes
 from shim.arbiter.member import IDLE_NS, MS, Member, Share, parts_ppm, plausible
+from shim.arbiter.turn import Kind, Turn
 
 _LOOK_NS: Final = 5 * MS
 """The poll interval while several containers have work."""
@@ -55,51 +54,13 @@ _OVERLAP_NS: Final = 2 * MS
 end. Otherwise the GPU would be idle if the work ended earlier than predicted."""
 _IN_FLIGHT_NS: Final = IN_FLIGHT_US * 1000
 """Work that ended less than this before its window's end counts as having used the whole window."""
-_BEAT_NS: Final = 2 * CYCLE_NS
-"""A lease is written again after this time, so that containers see that the arbiter runs."""
 _ELAPSED_MAX_NS: Final = 20 * MS
 """If the arbiter was late, at most this time counts for lags."""
 
 _TURN_OF_LAG_MAX_NS: Final = 50 * MS
 _MEASURE_NS: Final = 30 * MS
 _MEASURE_FIRST_NS: Final = 40 * MS
-_SUSPECT: Final = 0.85
-"""A container that uses less of its turn than this is measured again."""
-_DOUBTED: Final = 0.5
-"""One that uses less than this is measured soon."""
-_DOUBTED_NS: Final = 20 * MS
-"""Shorter turns say little, because work is in flight at their ends."""
-_OTHERS_MAX: Final = 0.02
-"""A sample is void if other lanes worked for more than this part of its time."""
-_TOLERATED_NS: Final = 1 * MS
-"""Or if earlier work of others lasted this long into it."""
-_VOID_PAUSE_NS: Final = 100 * MS
-"""The pause after a void sample. Measuring again and again would take others' time."""
 _SAMPLE_ALONE_NS: Final = 100 * MS
-
-
-class Kind(Enum):
-    """Why a container has a turn."""
-
-    CREDIT = "it saturates the GPU, and has credit"
-    LAG = "its lane did not suffice for its share"
-    MEASURE = "its utilization is unknown, or was measured long ago"
-
-
-@dataclass(slots=True)
-class _Turn:
-    holder: Member
-    kind: Kind
-    drained_ns: int
-    """When the work of earlier turns ends."""
-    done_ns: int = 0
-    """The holder's `done_ns` at the turn's begin."""
-    others_ns: int = 0
-    """GPU time of other containers' lanes during the turn."""
-    sampled_ns: int = 0
-    """When the sample of the holder's utilization began."""
-    unsampled_ns: int = 0
-    """GPU time of other containers' lanes before that."""
 
 
 class Turns:
@@ -108,7 +69,7 @@ class Turns:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._order: list[Member] = []
-        self._turn: _Turn | None = None
+        self._turn: Turn | None = None
         self._previous: Member | None = None
         self._free_ns = 0
         """When the latest turn ends."""
@@ -179,7 +140,13 @@ class Turns:
             self.lanes.set_background(now_ns, self._working, self._background)
             look_ns = _LANE_LOOK_NS // 2 if self.lanes.background_open else _LANE_LOOK_NS
             again_ns = min(again_ns, now_ns + look_ns)
-        return self._leases(now_ns), max(again_ns, now_ns + _MIN_PAUSE_NS)
+        holder = self._turn.holder if self._turn else None
+        only = holder or (self._working[0] if len(self._working) == 1 else None)
+        lanes = [m for m in (*self._working, *self._background) if m.lane[1]]
+        exclusive = only if lanes in ([], [only]) else None
+        ahead_ns = _RESTING_AHEAD_NS if self.rests(now_ns) else 0
+        changed = leases.changed(self._order, exclusive, now_ns, ahead_ns)
+        return changed, max(again_ns, now_ns + _MIN_PAUSE_NS)
 
     def _held(self) -> tuple[Member | None, bool]:
         """Return whose turn it is, and whether the turn measures the utilization."""
@@ -208,7 +175,7 @@ class Turns:
     def _glance_at_rest(self, now_ns: int, activity: Callable[[str], Compute]) -> int:
         again_ns = now_ns + (_RESTING_LOOK_NS if len(self._order) > 1 else CYCLE_NS)
         for member in self._order:
-            again_ns = min(again_ns, member.written_ns + _BEAT_NS)
+            again_ns = min(again_ns, member.written_ns + leases.BEAT_NS)
             # An open window must be longer than until the next look.
             if not member.capped and not member.share.background:
                 again_ns = min(again_ns, member.window[1] - _RESTING_LOOK_NS)
@@ -272,7 +239,7 @@ class Turns:
                 lagging.append((member, Kind.LAG))
         return lagging + measured
 
-    def _end_turn(self, now_ns: int, turn: _Turn) -> int:
+    def _end_turn(self, now_ns: int, turn: Turn) -> int:
         """End the turn. If the end is not known yet, return when to call again."""
         member = turn.holder
         start_ns, planned_ns, _ = member.window
@@ -281,8 +248,7 @@ class Turns:
         clean_ns = max(start_ns + _ANNOUNCE_NS, turn.drained_ns)
         begins = clean_ns < now_ns < planned_ns and not member.utilization.begun
         if turn.kind is not Kind.CREDIT and begins:
-            member.begin_sample()
-            turn.sampled_ns, turn.unsampled_ns = now_ns, turn.others_ns
+            turn.begin_sample(now_ns)
         alone = self._working in ([], [member])
         waiting = [m for m in self._working if not m.has_lane and m is not member]
         others = waiting or self._wanting(now_ns, member)
@@ -320,7 +286,7 @@ class Turns:
         self._finish(now_ns, turn, used_ns, end_ns)
         return 0
 
-    def _continue_turn(self, now_ns: int, turn: _Turn) -> int:
+    def _continue_turn(self, now_ns: int, turn: Turn) -> int:
         """Return when to look again at a turn in its window. End the window of a container that
         saturates the GPU early if another one lags."""
         member = turn.holder
@@ -338,37 +304,19 @@ class Turns:
         lags_ns = now_ns + int(self.lanes.lags_in_ns(self._working)) - _ANNOUNCE_NS
         return max(min(announced_ns, now_ns + _LOOK_NS, lags_ns), now_ns + _DRAIN_LOOK_NS)
 
-    def _finish(self, now_ns: int, turn: _Turn, used_ns: int, end_ns: int) -> None:
+    def _finish(self, now_ns: int, turn: Turn, used_ns: int, end_ns: int) -> None:
         """Charge the turn to its holder, and add it to the sample of the holder's utilization."""
         member = turn.holder
         if not member.has_lane:
             beside_ns = int(self.lanes.cost_ns(turn.others_ns))
             measures = turn.kind is Kind.MEASURE
             credit.charge(self._order, member, used_ns, end_ns, beside_ns, measures)
-        if turn.kind is Kind.CREDIT:
-            gpu_ns, own_ns = member.done_ns - turn.done_ns, used_ns - turn.others_ns
-            member.suspect = gpu_ns < _SUSPECT * own_ns
-            waited = [m for m in self._working if not m.has_lane]
-            clean = used_ns > _DOUBTED_NS and not _ran(waited, member, member.window[0])
-            member.doubted = clean and gpu_ns < _DOUBTED * own_ns
-        elif turn.kind is Kind.MEASURE and not member.utilization.begun:
-            member.utilization.skip(now_ns)
-        elif self._is_void(turn, used_ns):
-            member.utilization.cancel(now_ns + _VOID_PAUSE_NS)
-        else:
-            member.end_sample(now_ns)
+        turn.judge(now_ns, used_ns, self._working)
         if turn.kind is Kind.LAG:
             self.lanes.turn_ended(member, now_ns)
         self._order.remove(member)
         self._order.append(member)
         self._previous, self._turn, self._free_ns = member, None, end_ns
-
-    def _is_void(self, turn: _Turn, used_ns: int) -> bool:
-        """Return whether others worked during the sample."""
-        others_ns = turn.others_ns - turn.unsampled_ns
-        return others_ns > _OTHERS_MAX * used_ns or _ran(
-            self._working, turn.holder, turn.sampled_ns
-        )
 
     def _next_turn(self, now_ns: int) -> int:
         """Choose the container that gets the next turn, or let all launch if none has work. Return
@@ -391,7 +339,7 @@ class Turns:
         drained_ns = max(
             (m.seen.busy_until_ns for m in working if m is not member and not m.has_lane), default=0
         )
-        self._turn = _Turn(member, kind, drained_ns, member.done_ns)
+        self._turn = Turn(member, kind, drained_ns, member.done_ns)
         look_ns = _ANNOUNCE_NS + _DRAIN_LOOK_NS if member.has_lane else _LOOK_NS
         return min(member.window[1] - _ANNOUNCE_NS, start_ns + look_ns)
 
@@ -428,28 +376,3 @@ class Turns:
             start_ns, end_ns, _ = member.window
             if end_ns > at_ns:
                 member.window = (min(start_ns, at_ns), at_ns, IN_FLIGHT_US)
-
-    def _leases(self, now_ns: int) -> Mapping[str, Lease]:
-        """Return the leases that have changed, or that are old: their readers must see that the
-        arbiter runs."""
-        leases = {}
-        ahead_ns = _RESTING_AHEAD_NS if self.rests(now_ns) else 0
-        lanes = [m for m in (*self._working, *self._background) if m.lane[1]]
-        holder = self._turn.holder if self._turn else None
-        only = holder or (self._working[0] if len(self._working) == 1 else None)
-        for member in self._order:
-            exclusive = member is only and lanes in ([], [member])
-            content = member.window, member.lane, member.part_ppm, member.offset_ppm, exclusive
-            if content != member.written or now_ns >= member.written_ns + _BEAT_NS:
-                (start_ns, end_ns, in_flight_us), lane, part_ppm, offset_ppm, _ = content
-                member.written, member.written_ns = content, now_ns + ahead_ns
-                window = member.written_ns, start_ns, end_ns
-                part = part_ppm, offset_ppm
-                leases[member.key] = Lease(*window, *lane, in_flight_us, *part, exclusive)
-        return leases
-
-
-def _ran(members: Sequence[Member], besides: Member, since_ns: int) -> bool:
-    """Return whether work of one of these containers lasted until after `since_ns`."""
-    late_ns = since_ns + _TOLERATED_NS
-    return any(member is not besides and member.seen.busy_until_ns > late_ns for member in members)
