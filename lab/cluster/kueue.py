@@ -40,6 +40,9 @@ _MODULE: Final = "sigs.k8s.io/kueue"
 _SERVICE: Final = "kueue-webhook-service"
 _SECRET: Final = "kueue-webhook-server-cert"
 _SKIPPED: Final = frozenset({"Deployment", "APIService", "ConfigMap", "Service"})
+_GATES: Final = {"SkipReassignmentForPodOwnedWorkloads": False}
+"""As docs/queues.md tells users. With it Kueue 0.19 never admits a pod again that it evicted between
+its admission and the removal of its gate."""
 _SELECTOR: Final = {"matchLabels": {names.LABEL_QUEUES: "true"}}
 _READY_S: Final = 120.0
 
@@ -179,7 +182,7 @@ def _configuration(certificates: Path, health: int, webhooks: int) -> Json:
             "preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
         },
         "resources": {"quotaCheckStrategy": "IgnoreUndeclared"},
-        "featureGates": {"VisibilityOnDemand": False},
+        "featureGates": {"VisibilityOnDemand": False, **_GATES},
     }
 
 
