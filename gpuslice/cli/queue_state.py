@@ -62,9 +62,10 @@ def place(
         return Place(Held.STOPPED, [f"queue {name}: {queue.fault.message}"])
     owners = [(objects(at(each, "metadata"), "ownerReferences"), each) for each in works]
     own = [work for of, work in owners if any(each.get("uid") == pod.uid for each in of)]
-    sums = [work.milli for work in map(figures.work, own) if work]
-    pod = replace(pod, milli=max((pod.milli, *sums)))  # a Job waits for all its pods
-    reason, text = status.obstacle(queues, pod, local)
+    read = [work for work in map(figures.work, own) if work]
+    # A Job waits for all its pods.
+    pod = replace(pod, milli=max((pod.milli, *(work.milli for work in read))))
+    reason, text = status.obstacle(queues, pod, local, next((work.why for work in read), ""))
     if reason == names.EVENT_QUEUE_UNSERVED:
         return Place(Held.UNSERVED, [text])
     if key not in local:

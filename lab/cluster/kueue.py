@@ -40,9 +40,7 @@ _MODULE: Final = "sigs.k8s.io/kueue"
 _SERVICE: Final = "kueue-webhook-service"
 _SECRET: Final = "kueue-webhook-server-cert"
 _SKIPPED: Final = frozenset({"Deployment", "APIService", "ConfigMap", "Service"})
-_GATES: Final = {"SkipReassignmentForPodOwnedWorkloads": False}
-"""As docs/queues.md tells users. With it Kueue 0.19 never admits a pod again that it evicted between
-its admission and the removal of its gate."""
+_DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "queues.md"
 _SELECTOR: Final = {"matchLabels": {names.LABEL_QUEUES: "true"}}
 _READY_S: Final = 120.0
 
@@ -162,6 +160,7 @@ class Kueue(Running):
 
 
 def _configuration(certificates: Path, health: int, webhooks: int) -> Json:
+    documented = _documented()
     return {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -176,14 +175,15 @@ def _configuration(certificates: Path, health: int, webhooks: int) -> Json:
             "webhookSecretName": _SECRET,
         },
         "clientConnection": {"qps": 300, "burst": 500},
-        "integrations": {"frameworks": ["pod", "deployment", "statefulset", "batch/job"]},
-        "managedJobsNamespaceSelector": _SELECTOR,
-        "fairSharing": {
-            "preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
-        },
-        "resources": {"quotaCheckStrategy": "IgnoreUndeclared"},
-        "featureGates": {"VisibilityOnDemand": False, **_GATES},
+        **documented,
+        "featureGates": {"VisibilityOnDemand": False, **documented["featureGates"]},
     }
+
+
+def _documented() -> dict[str, Any]:
+    """Return the part of Kueue's configuration that the document tells users to write."""
+    block = _DOCUMENT.read_text().partition("```yaml\n")[2].partition("```")[0]
+    return dict(yaml.safe_load(block))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
@@ -70,7 +70,7 @@ class Queues:
         self._crds = watch(_CRDS, _whole, METADATA_ONLY, fieldSelector=f"metadata.name={_CRD}")
         self._works = watch(f"{kueue.API}/workloads", figures.work)
         self._pods = watch("/api/v1/pods", figures.pod, labelSelector=named)
-        self._namespaces = watch("/api/v1/namespaces", _whole, METADATA_ONLY, labelSelector=on)
+        self._namespaces = watch("/api/v1/namespaces", _living, METADATA_ONLY, labelSelector=on)
         self._objects = {
             kind: watch(f"{kueue.API}/{plural}", _whole) for kind, plural in kueue.PLURALS.items()
         }
@@ -152,19 +152,23 @@ class Queues:
         return None if is_ours else status.FOREIGN
 
     def _wanted(self, pods: Iterable[Pod], now_s: float) -> Iterable[tuple[str, str]]:
-        """Return the namespaces and names of LocalQueues."""
+        """Return the namespaces and names of LocalQueues. One stays while Workloads wait in it,
+        though its namespace's label was removed."""
+        works = {(each.namespace, each.queue) for each in self._works.values()}
         seen = {(each.namespace, each.queue): now_s for each in pods}
-        seen |= {(each.namespace, each.queue): now_s for each in self._works.values()}
+        seen |= dict.fromkeys(works, now_s)
+        there = self._objects["LocalQueue"]
         self._wanted_at_s = {
             key: each
             for key, each in (self._wanted_at_s | seen).items()
-            if now_s - each < _UNWANTED_S and f"/{key[0]}" in self._namespaces
+            if now_s - each < _UNWANTED_S
+            if f"/{key[0]}" in self._namespaces or (key in works and "/".join(key) in there)
         }
         return self._wanted_at_s
 
     # --- Kueue's objects
 
-    async def _apply(self, desired: Iterable[Json]) -> None:
+    async def _apply(self, desired: Collection[Json]) -> None:
         self._refused = {}
         unwanted = {(kind, key) for kind, store in self._objects.items() for key in store}
         for wanted in desired:
@@ -174,6 +178,13 @@ class Queues:
                 await self._write(kind, key, wanted)
             except KubeError as error:
                 self._refuse(wanted, "Refused", f": {error}")
+        cohorts = {each["metadata"]["name"] for each in desired if each["kind"] == "Cohort"}
+        for theirs in self._objects["ClusterQueue"].values():
+            cohort = theirs["spec"].get("cohortName")
+            if cohort in cohorts - {tree.ROOT} and not _is_ours(theirs):
+                text = f" has a ClusterQueue that gpuslice did not create: {key_of(theirs)[1:]}"
+                about = {"kind": "Cohort", "metadata": {"name": cohort}}
+                self._refuse(about, status.TAKEN, text)
         for kind, key in unwanted:
             there = self._objects[kind].get(key)
             if there and _may_change(there):
@@ -199,7 +210,7 @@ class Queues:
         self._written[path] = spec, _version(after)
 
     def _refuse(self, wanted: Json, reason: str, text: str) -> None:
-        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        kind, name = wanted["kind"], key_of(wanted).removeprefix("/")
         self._refused[kind, name] = Finding(reason, f"{kind} {name}{text}")
 
     async def _send(self, send: Callable[..., Awaitable[Any]], path: str, body: Json) -> Any:
@@ -223,9 +234,12 @@ class Queues:
         local = figures.locals_of(self._objects["LocalQueue"].values())
         figures.count(queues, self._works.values(), pods, local, ages_s, self._kept)
         self._measure(queues)
-        for kind, name in self._refused:
-            if kind != "ResourceFlavor" and name in queues:
-                queues[name].fault = self._refused[kind, name]
+        for (kind, name), fault in self._refused.items():
+            if kind == "Cohort" and name == tree.ROOT:
+                for top in queues[""].below:
+                    top.fault = fault
+            elif name in queues and kind != "ResourceFlavor":
+                queues[name].fault = fault
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         for raw in raws:
             name = raw["metadata"]["name"]
@@ -235,7 +249,12 @@ class Queues:
                 await self._send(self._kube.patch, f"{QUEUES}/{name}/status", {"status": after})
         if problem:  # which may be but the start of this process
             pods = [e for e in pods if e.is_gated and ages_s[e.uid] >= status.WAITED_S]
-        said = {(e[0], e[1][-1]): e for e in status.events(queues, pods, local, ages_s)}
+        whys = {each.owner: each.why for each in self._works.values()} | {
+            each.uid: refusal.message
+            for each in pods
+            if (refusal := self._refused.get(("LocalQueue", f"{each.namespace}/{each.queue}")))
+        }
+        said = {(e[0], e[1][-1]): e for e in status.events(queues, pods, local, ages_s, whys)}
         self._said = {key: self._said.get(key, each) for key, each in said.items()}
         await self._events.write(self._said.values())
 
@@ -252,6 +271,10 @@ class Queues:
 
 def _whole(raw: Json) -> Json:
     return raw
+
+
+def _living(raw: Json) -> Json | None:
+    return None if "deletionTimestamp" in raw["metadata"] else raw
 
 
 def _is_ours(raw: Json) -> bool:

@@ -39,13 +39,15 @@ Locals = Mapping[tuple[str, str], str]
 
 class Work(NamedTuple):
     """A Workload that has not finished. queue: its LocalQueue. holder: the ClusterQueue whose quota
-    it holds."""
+    it holds. owner: the UID of its pod or Job. why: Kueue's text of why it waits."""
 
     namespace: str
     queue: str
     milli: int
     is_admitted: bool
     holder: str = ""
+    owner: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,37 @@ class Pod:
 
 def work(raw: Json) -> Work | None:
     """Read a Workload; None if it has finished."""
-    spec, conditions = at(raw, "spec"), objects(at(raw, "status"), "conditions")
-    met = {each.get("type") for each in conditions if each.get("status") == "True"}
+    metadata, spec, status = at(raw, "metadata"), at(raw, "spec"), at(raw, "status")
+    conditions = {each.get("type"): each for each in objects(status, "conditions")}
+    met = {key for key, each in conditions.items() if each.get("status") == "True"}
     if "Finished" in met:
         return None
+    admission, is_admitted = at(status, "admission"), "Admitted" in met
     milli = sum(
         int(each.get("count") or 1) * milli_of(at(at(each, "template"), "spec"))
         for each in objects(spec, "podSets")
     )
-    namespace, queue = at(raw, "metadata").get("namespace"), spec.get("queueName")
-    holder = at(at(raw, "status"), "admission").get("clusterQueue", "")
-    return Work(str(namespace), str(queue), milli, "Admitted" in met, str(holder))
+    owners = objects(metadata, "ownerReferences")
+    return Work(
+        namespace=str(metadata.get("namespace")),
+        queue=str(spec.get("queueName")),
+        milli=_admitted(status, admission) if is_admitted else milli,
+        is_admitted=is_admitted,
+        holder=str(admission.get("clusterQueue", "")),
+        owner=str(owners[0].get("uid")) if owners else "",
+        why="" if is_admitted else str(conditions.get("QuotaReserved", {}).get("message", "")),
+    )
+
+
+def _admitted(status: Json, admission: Json) -> int:
+    """Return what Kueue counts: it may admit fewer pods than a Job has, and frees what those held
+    that have ended."""
+    ended = {each.get("name"): int(each["count"]) for each in objects(status, "reclaimablePods")}
+    total = 0
+    for each in objects(admission, "podSetAssignments"):
+        used, count = _amount(at(each, "resourceUsage")), int(each.get("count") or 1)
+        total += used * (count - ended.get(each.get("name"), 0)) // count
+    return total
 
 
 def pod(raw: Json) -> Pod | None:
@@ -100,13 +122,23 @@ def pod(raw: Json) -> Pod | None:
 
 
 def milli_of(spec: Json) -> int:
-    """Return what a pod's containers request together, or an init container if that is more."""
-    main = sum(map(_requested, objects(spec, "containers")))
-    return max((main, *map(_requested, objects(spec, "initContainers"))))
+    """Return what a pod's containers request together with its sidecars, or an init container with
+    the sidecars before it if that is more. Source: Kubernetes' component-helpers (PodRequests)."""
+    sidecars, most = 0, 0
+    for each in objects(spec, "initContainers"):
+        if each.get("restartPolicy") == "Always":
+            sidecars += _requested(each)
+        else:
+            most = max(most, sidecars + _requested(each))
+    return max(most, sidecars + sum(map(_requested, objects(spec, "containers"))))
 
 
 def _requested(container: Json) -> int:
-    read = quantity.parse(at(at(container, "resources"), "requests").get(names.RESOURCE_MILLI))
+    return _amount(at(at(container, "resources"), "requests"))
+
+
+def _amount(resources: Json) -> int:
+    read = quantity.parse(resources.get(names.RESOURCE_MILLI))
     return read.amount if isinstance(read, quantity.Value) else 0
 
 

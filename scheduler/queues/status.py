@@ -21,9 +21,9 @@ _THEIRS: Final = (FOREIGN.reason, TAKEN)
 """Reasons why a Queue is not served whose name a user's own objects of Kueue may have."""
 
 _UNPLACEABLE: Final = (
-    f"Kueue admitted the pod in queue {{}}, but for {UNPLACED_S:.0f} s no GPU has had room for it:"
-    " free parts of different GPUs do not add up to {}. The pod holds quota; deleting it gives the"
-    " quota back"
+    f"Kueue admitted the pod in queue {{}}, but for {UNPLACED_S:.0f} s it has had no node. Perhaps"
+    " no GPU has room: free parts of different GPUs do not add up to {}. `gpuslice explain` says"
+    " more. The pod holds quota; deleting it gives the quota back"
 )
 
 PodEvent = tuple[str, tuple[str, str, str, str, str], str]
@@ -57,9 +57,13 @@ def status(raw: Json, queue: Queue, problem: Finding | None, cluster: int, now: 
 
 
 def events(
-    queues: Queues, pods: Iterable[Pod], local: Locals, ages_s: Mapping[str, float]
+    queues: Queues,
+    pods: Iterable[Pod],
+    local: Locals,
+    ages_s: Mapping[str, float],
+    whys: Mapping[str, str],
 ) -> Iterator[PodEvent]:
-    """Yield what the authors of pods must know."""
+    """Yield what the authors of pods must know. whys: other reasons to wait than limits, by UID."""
     for each in pods:
         if is_unplaceable(each, ages_s):
             name = local.get((each.namespace, each.queue), each.queue)
@@ -68,20 +72,20 @@ def events(
                 _UNPLACEABLE.format(name, _gpus(each.milli)),
             )
         elif each.is_gated:
-            reason, text = obstacle(queues, each, local)
+            reason, text = obstacle(queues, each, local, whys.get(each.uid, ""))
         else:
             continue
         if text and (reason != names.EVENT_QUEUE_WAITING or ages_s[each.uid] >= WAITED_S):
             yield reason, ("v1", "Pod", each.namespace, each.name, each.uid), text
 
 
-def obstacle(queues: Queues, each: Pod, local: Locals) -> tuple[str, str]:
+def obstacle(queues: Queues, each: Pod, local: Locals, why: str = "") -> tuple[str, str]:
     """Return the Event's reason and text for a pod at Kueue's gate; two empty ones if its queue is
     none of ours."""
     name = local.get((each.namespace, each.queue), each.queue)
     queue, must = queues.get(name), "the name of a Queue; there is none of this name"
     if queue and queue.is_leaf and not queue.fault:
-        return names.EVENT_QUEUE_WAITING, _waiting(queue, each.milli)
+        return names.EVENT_QUEUE_WAITING, _waiting(queue, each.milli, why)
     theirs = not queue or (queue.fault and queue.fault.reason in _THEIRS)
     if theirs and (each.namespace, each.queue) in local:
         return "", ""
@@ -94,9 +98,9 @@ def obstacle(queues: Queues, each: Pod, local: Locals) -> tuple[str, str]:
     return names.EVENT_QUEUE_UNSERVED, f"{written} {must}"
 
 
-def _waiting(leaf: Queue, milli: int) -> str:
+def _waiting(leaf: Queue, milli: int, why: str) -> str:
     """Return what a pod of this size waits for: the first limit on its path that it would exceed,
-    or else the GPUs that all queues share."""
+    or else the GPUs that all queues share, and `why`."""
     begin = f"waits in queue {leaf.name} and requests {_gpus(milli)};"
     for queue in leaf.path():
         most, used = queue.most, gpus(queue.used)
@@ -107,7 +111,8 @@ def _waiting(leaf: Queue, milli: int) -> str:
             return f"{begin} {queue.name}'s {kind} is {_gpus(most)}, and {used} in use"
     own, quota = gpus(leaf.used), gpus(leaf.guaranteed)
     every = f"{used} of {_gpus(queue.guaranteed)}"
-    return f"{begin} {leaf.name} uses {own} of its quota of {quota}, and all queues use {every}"
+    text = f"{begin} {leaf.name} uses {own} of its quota of {quota}, and all queues use {every}"
+    return f"{text}; {why}" if why else text
 
 
 def _gpus(milli: int) -> str:

@@ -25,7 +25,7 @@ ROOT: Final = "gpuslice-root"
 MILLI: Final = 1000
 _UNLIMITED: Final = -1
 _PRIORITY: Final = 100
-_MOST: Final = 1e9
+_MOST: Final = 999_999_999
 _UNTRANSLATED: Final = ("preemptMinRuntime", "reclaimMinRuntime")
 
 
@@ -129,8 +129,8 @@ def read(raw: Json) -> Queue:
     for key, least in (("quota", _UNLIMITED), ("limit", _UNLIMITED), ("overQuotaWeight", 0)):
         number = gpu.get(key) or 0
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not is_number or not (number == least or 0 <= number < _MOST):
-            must = "-1 or at least 0" if least else "at least 0"
+        if not is_number or not (number == least or 0 <= number <= _MOST):
+            must = f"{'-1, or ' if least else ''}a number from 0 to {_MOST}"
             fault = f"spec.resources.gpu.{key}: invalid value {number}: must be {must}"
             number = 0
         numbers[key] = number

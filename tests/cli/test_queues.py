@@ -47,7 +47,12 @@ def work(queue: str, milli: int, uid: str = "", priority: int = 0, at: int = 0) 
             **{"queueName": queue, "priority": priority},
             "podSets": [{"count": 1, "template": {"spec": spec(milli)}}],
         },
-        "status": {"conditions": admitted},
+        "status": {
+            "conditions": admitted,
+            "admission": {
+                "podSetAssignments": [{"resourceUsage": {names.RESOURCE_MILLI: str(milli)}}]
+            },
+        },
     }
 
 

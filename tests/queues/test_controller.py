@@ -62,7 +62,10 @@ class Scene:
         )
         admitted = {
             "conditions": [{"type": "Admitted", "status": "True"}],
-            "admission": {"clusterQueue": queue},
+            "admission": {
+                "clusterQueue": queue,
+                "podSetAssignments": [{"count": 1, "resourceUsage": requests}],
+            },
         }
         self.api.put(
             f"{KUEUE}/namespaces/{namespace}/workloads/{name}",
@@ -206,6 +209,47 @@ async def test_pods_of_other_namespaces_get_no_queue() -> None:
         scene.now_s += 60
         await until_async(scene.notes)
         assert len(scene.notes()) == 1, "nothing is said about the other namespace's pod"
+
+
+async def test_a_local_queue_stays_while_pods_wait_though_the_label_goes() -> None:
+    scene = Scene()
+    scene.pod("waits")
+    async with scene.running():
+        await until_async(lambda: scene.there(f"{LOCAL}/test"))
+        scene.api.remove("/api/v1/namespaces/team")
+        await scene.looked()
+        assert scene.there(f"{LOCAL}/test")
+        scene.api.remove(f"{KUEUE}/namespaces/team/workloads/waits")
+        await until_async(lambda: scene.there(f"{LOCAL}/test") is None)
+
+
+async def test_a_local_queue_that_is_refused_concerns_its_namespace_only() -> None:
+    scene = Scene()
+    scene.pod("waits")
+    scene.api.refused[LOCAL] = 403
+    async with scene.running():
+        await until_async(lambda: scene.ready("test"))
+        scene.now_s += 10
+        await until_async(scene.notes)
+        await scene.looked()
+        assert scene.ready("test")["reason"] == "Served"
+        (note,) = scene.notes()
+        assert note.startswith("waits in queue test")
+        assert "LocalQueue team/test: " in note
+        assert "refused by the test" in note
+
+
+async def test_a_cohort_that_others_share_is_not_served() -> None:
+    scene = Scene()
+    path = f"{KUEUE}/clusterqueues/mine"
+    scene.api.put(path, {"metadata": {"name": "mine"}, "spec": {"cohortName": "default"}})
+    async with scene.running():
+        await until_async(lambda: scene.ready("default").get("reason") == "NameTaken")
+        assert (
+            "ClusterQueue that gpuslice did not create: mine" in scene.ready("default")["message"]
+        )
+        scene.api.remove(path)
+        await until_async(lambda: scene.ready("default").get("reason") == "Served")
 
 
 async def test_a_users_flavor_is_a_choice(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,9 @@ def container(milli: object) -> Json:
     return {"resources": {"requests": {names.RESOURCE_MILLI: milli}}}
 
 
+SIDECAR = {**container("200"), "restartPolicy": "Always"}
+
+
 def counted(
     *works: Work,
     pods: tuple[Pod, ...] = (),
@@ -45,7 +48,7 @@ def counted(
 
 def event_of(each: Pod, *works: Work, age_s: float = 100.0) -> list[tuple[str, str]]:
     found = counted(*works, pods=(each,), age_s=age_s)
-    made = status.events(found, [each], LOCAL, {each.uid: age_s})
+    made = status.events(found, [each], LOCAL, {each.uid: age_s}, {})
     return [(reason, text) for reason, *_, text in made]
 
 
@@ -57,6 +60,9 @@ def event_of(each: Pod, *works: Work, age_s: float = 100.0) -> list[tuple[str, s
     [
         ({"containers": [container("86"), container("1k")]}, 1086),
         ({"containers": [container("300")], "initContainers": [container("500")]}, 500),
+        ({"containers": [container("300")], "initContainers": [SIDECAR, container("500")]}, 700),
+        ({"containers": [container("300")], "initContainers": [container("500"), SIDECAR]}, 500),
+        ({"containers": [container("300")], "initContainers": [container("400"), SIDECAR]}, 500),
         ({"containers": [{"resources": {}}, {}]}, 0),
         ({"containers": [container("nonsense")]}, 0),
         ({}, 0),
@@ -75,9 +81,30 @@ def workload(*conditions: str, count: int = 1) -> Json:
     }
 
 
+def admitted(count: int, ended: int = 0) -> Json:
+    usage = {names.RESOURCE_MILLI: str(250 * count)}
+    raw = workload("Admitted", count=20)
+    raw["status"]["admission"] = {
+        "podSetAssignments": [{"name": "main", "count": count, "resourceUsage": usage}]
+    }
+    raw["status"]["reclaimablePods"] = [{"name": "main", "count": ended}]
+    return raw
+
+
+@pytest.mark.parametrize(("count", "ended", "milli"), [(20, 0, 5000), (2, 0, 500), (4, 3, 250)])
+def test_a_job_counts_as_kueue_admitted_it(count: int, ended: int, milli: int) -> None:
+    assert figures.work(admitted(count, ended)) == Work("ns", "team", milli, True)
+
+
+def test_where_no_limit_is_in_the_way_a_pod_is_told_what_kueue_says() -> None:
+    found = counted(pods=(WAITS,))
+    ((_, _, text),) = status.events(found, [WAITS], LOCAL, {"u1": 9.0}, {"u1": "cpu unavailable"})
+    assert text.endswith("all queues use 0 of 10 GPUs; cpu unavailable")
+
+
 def test_a_workload_counts_until_it_has_finished() -> None:
     assert figures.work(workload(count=3)) == Work("ns", "team", 750, False)
-    assert figures.work(workload("Admitted")) == Work("ns", "team", 250, True)
+    assert figures.work(admitted(1)) == Work("ns", "team", 250, True)
     assert figures.work(workload("Admitted", "Finished")) is None
 
 

@@ -40,13 +40,13 @@ def test_amounts_are_thousandths() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "must"),
     [
-        ("quota", -2, "-1 or at least 0"),
-        ("limit", -0.5, "-1 or at least 0"),
-        ("overQuotaWeight", -1, "at least 0"),
-        ("quota", float("nan"), "-1 or at least 0"),
-        ("limit", 1e12, "-1 or at least 0"),
-        ("quota", "4", "-1 or at least 0"),
-        ("quota", True, "-1 or at least 0"),
+        ("quota", -2, "-1, or a number from 0 to 999999999"),
+        ("limit", -0.5, "-1, or a number from 0 to 999999999"),
+        ("overQuotaWeight", -1, "a number from 0 to 999999999"),
+        ("quota", float("nan"), "-1, or a number from 0 to 999999999"),
+        ("limit", 1e12, "-1, or a number from 0 to 999999999"),
+        ("quota", "4", "-1, or a number from 0 to 999999999"),
+        ("quota", True, "-1, or a number from 0 to 999999999"),
     ],
 )
 def test_an_invalid_amount_is_named(field: str, value: Any, must: str) -> None:

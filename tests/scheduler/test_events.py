@@ -87,7 +87,7 @@ def test_the_same_problem_is_reported_once_an_hour(scene: Scene) -> None:
 def test_there_are_never_more_than_the_bucket_gives(scene: Scene) -> None:
     many = [Problem(f"n{n}", "", "broken") for n in range(40)]
     assert (scene.report(*many), scene.count("dropped")) == (25, 15)
-    scene.now_s += 60
+    scene.now_s += 10 / PER_S
     assert scene.report(*many) == 10
 
 
