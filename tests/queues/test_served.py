@@ -250,7 +250,7 @@ def test_a_pod_that_no_gpu_has_room_for_holds_quota_until_it_is_deleted(
         until(lambda: "waits for a GPU, and holds quota" in explained(), "explain says so")
         until(lambda: cluster.notes(wide), "an event says so after a minute", 90)
         (note,) = cluster.notes(wide)
-        assert "no GPU has had room for it" in note and "0.8 GPUs" in note
+        assert "for 60 s it has had no node" in note and "0.8 GPUs" in note
         assert not cluster.is_bound(wide)
         cluster.delete(wide)
         until(lambda: cluster.allocated("test") == "3", "its quota is free")
