@@ -209,7 +209,7 @@ async def _serve(
         version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
         announce(
             f"ready: registered with {runtime.name} {runtime.version} ({version});"
-            f" {service.node.memory_limits}"
+            f" {service.node.limits.text}"
         )
 
     while not leaving.is_set():

@@ -7,6 +7,7 @@ metric. A test compares that list with this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from prometheus_client import (
@@ -224,6 +225,8 @@ class Series:
 
     def update(self, values: Mapping[tuple[str, ...], float]) -> None:
         """The caller must not change `values` afterwards."""
+        if values == self._values and not (self._counts and any(values.values())):
+            return  # as most are
         for labels in self._children.keys() - values.keys():
             self._metric.remove(*labels)
             del self._children[labels]
@@ -233,11 +236,12 @@ class Series:
                 child = self._metric.labels(*labels)
                 self._children[labels] = child.inc if isinstance(child, Counter) else child.set
             elif value == (0 if counts else last[labels]):
-                continue  # unchanged, as most are
+                continue
             self._children[labels](value)
         self._values = values
 
 
+@lru_cache(maxsize=1024)
 def container_labels(container_key: str, uuid: str) -> tuple[str, ...]:
     """Return the values of the labels _CONTAINER. container_key: as in the ledger's Hold."""
     namespace, pod, *container = container_key.split("/")

@@ -16,6 +16,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from nri_plugin.policy.memory_limits import Limits, MemoryLimits
+
 BEAT_S: Final = 1.0
 """Interval of the event loop's heartbeat."""
 BEAT_LATE_S: Final = 10.0
@@ -46,9 +48,7 @@ class Readiness:
         """Why a GPU that the driver lists cannot be injected into containers, by UUID."""
         self.grants: Sequence[str] = ()
         """Notes for the operator: grants that the API server has not confirmed."""
-
-        self.limits = self.limits_in_force = ""
-        """Which memory limits are in force: as a text, and as the Device has it."""
+        self.limits = Limits(MemoryLimits.LIBRARY)
 
     def beat(self) -> None:
         self._beat_at = self._now()
@@ -72,7 +72,8 @@ class Readiness:
     @property
     def notes(self) -> Sequence[str]:
         """Return notes for the operator that do not affect readiness."""
-        limits = [self.limits] if self.limits else []
+        chosen = self.limits.chosen is not MemoryLimits.LIBRARY
+        limits = [self.limits.text] if chosen else []
         return (*limits, *self.unusable.values(), *self.grants)
 
 

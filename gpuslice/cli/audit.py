@@ -1,7 +1,6 @@
 """`gpuslice audit`: what the agents' audit finds on the nodes of a cluster.
 
-It reads the agents' metrics, with the user's rights. Without the right to do so it reads the Events
-that the agents wrote, which the API server keeps for an hour by default.
+It reads the agents' metrics, with the user's rights.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from typing import Final
 from gpuslice.cli import connecting
 from gpuslice.cli.cluster import Node, one_line
 from gpuslice.cli.live import Reader
-from gpuslice.contract import names
 from gpuslice.kube.access import Access
 from gpuslice.kube.client import Kube
-from gpuslice.kube.fields import Json, at
 
 _DESCRIPTION: Final = """\
 Show the containers that hold more of a GPU than they were given, or escape their limit, as the
@@ -29,16 +26,11 @@ if the cluster cannot be read or no node answers. A node that does not answer is
 """
 _METRIC: Final = b"gpuslice_audit_findings"
 _LABELS: Final = ("namespace", "pod", "container", "finding")
-_EVENTS: Final = "/apis/events.k8s.io/v1/events"
-_BY_EVENTS: Final = (
-    "no metrics: needs get, create pods/portforward in"
-    f" {names.NAMESPACE} ({names.VIEWER}); these are Events, kept for an hour by default"
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """A finding of a container. state: `now`, `earlier` or, of an Event, its text."""
+    """A finding of a container. state: `now` or `earlier`."""
 
     node: str
     namespace: str
@@ -53,7 +45,6 @@ class Report:
     findings: list[Found] = field(default_factory=list)
     unanswered: dict[str, str] = field(default_factory=dict)
     """Why a node did not answer, by its name."""
-    notices: list[str] = field(default_factory=list)
     asked: int = 0
     """The number of nodes."""
 
@@ -71,10 +62,13 @@ def _run(chosen: argparse.Namespace, access: Access) -> int:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in table(report))
-    silent = sorted(report.unanswered.items())
-    for text in (*(f"node {name} did not answer: {why}" for name, why in silent), *report.notices):
-        sys.stderr.write(f"gpuslice audit: {one_line(text)}\n")
-    if not report.findings and 0 < report.asked == len(silent):
+    silent: dict[str, list[str]] = {}
+    for name, why in sorted(report.unanswered.items()):
+        silent.setdefault(why, []).append(name)
+    for why, nodes in silent.items():
+        text = one_line(f"node {', '.join(nodes)} did not answer: {why}")
+        sys.stderr.write(f"gpuslice audit: {text}\n")
+    if not report.findings and 0 < report.asked == len(report.unanswered):
         return 2
     return int(bool(report.findings))
 
@@ -94,15 +88,7 @@ async def read(kube: Kube, nodes: Sequence[str]) -> Report:
     def take(node: Node, page: bytes) -> None:
         report.findings += parse(page, node.name)
 
-    silent = await reader.pages(shown, take)
-    if "use" not in reader.notices:
-        report.unanswered = {**silent}
-    else:
-        report.notices.append(_BY_EVENTS)
-        wanted = {node.name for node in shown}
-        selected = kube.list(_EVENTS, fieldSelector=f"reason={names.EVENT_LIMIT_BYPASSED}")
-        events = [item async for items, _ in selected for item in items]
-        report.findings += [each for each in map(_of_event, events) if each.node in wanted]
+    report.unanswered = {**await reader.pages(shown, take)}
     report.findings.sort()
     return report
 
@@ -116,14 +102,6 @@ def parse(page: bytes, node: str) -> Iterator[Found]:
         for sample in family.samples:
             named = {key: one_line(sample.labels.get(key, "")) for key in _LABELS}
             yield Found(node, **named, state="now" if sample.value else "earlier")
-
-
-def _of_event(event: Json) -> Found:
-    pod, note = at(event, "regarding"), one_line(str(event.get("note", "")))
-    about = str(pod.get("namespace", "")), str(pod.get("name", ""))
-    container, _, text = note.partition(": ")
-    name = container.removeprefix('container "').removesuffix('"')
-    return Found(str(event.get("reportingInstance", "")), *about, name, "event", text)
 
 
 def table(report: Report) -> Iterator[str]:

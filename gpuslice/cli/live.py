@@ -89,9 +89,10 @@ class Reader:
                     where = (names.NAMESPACE, *node.agent, "/metrics", _TIMEOUT_S)
                     take(node, await port_forward.get(self.kube, *where))
                 except (KubeError, ValueError) as error:
-                    if getattr(error, "status", 0) == FORBIDDEN:
-                        self.notices["use"] = _missing("pods/portforward", "get, create")
                     silent[node.name] = str(error)
+                    if getattr(error, "status", 0) == FORBIDDEN:
+                        missing = _missing("pods/portforward", "get, create")
+                        self.notices["use"] = silent[node.name] = missing
 
         self.notices.pop("use", None)
         await asyncio.gather(*map(ask, nodes))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,31 +50,35 @@ class Account:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files = ExitStack()
+        self._files: list[int] = []
         self._region = self._grant = self._lease = -1
         self._gpus: Sequence[grant_file.Gpu] | None = None
         # The bytes read last, and their parsed values, reused for equal bytes.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._charged_seen: tuple[bytes, Sequence[int]] = b"", ()
+        self._slots = 0
+        """Up to the last one in use. A process that takes another one changes the counter too."""
         self._refused: Sequence[int] = ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
 
     def __enter__(self) -> Account:
-        with ExitStack() as files:
-            self._region = self._open(files, names.FILE_REGION, os.O_RDONLY)
-            self._grant = self._open(files, names.FILE_GRANT, os.O_RDWR)
-            self._lease = self._open(files, names.FILE_LEASE, os.O_RDONLY)
-            self._files = files.pop_all()
         self._gpus = None
+        try:
+            self._region = self._open(names.FILE_REGION, os.O_RDONLY)
+            self._grant = self._open(names.FILE_GRANT, os.O_RDWR)
+            self._lease = self._open(names.FILE_LEASE, os.O_RDONLY)
+        except OSError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._files.close()
+        while self._files:
+            os.close(self._files.pop())
 
-    def _open(self, files: ExitStack, name: str, flags: int) -> int:
-        descriptor = os.open(f"{self._directory}/{name}", flags | os.O_CLOEXEC)
-        files.callback(os.close, descriptor)
-        return descriptor
+    def _open(self, name: str, flags: int) -> int:
+        self._files.append(os.open(f"{self._directory}/{name}", flags | os.O_CLOEXEC))
+        return self._files[-1]
 
     def gpus(self) -> Sequence[grant_file.Gpu]:
         """Return the grant's GPUs. They are read once in each `with` block."""
@@ -89,16 +92,20 @@ class Account:
         The float of an exited process counts until its slot is freed, as its charge does.
         """
         count = len(self.gpus())
-        data = os.pread(self._region, region_file.Geometry(count).compute_offset(0), 0)
+        shape = region_file.Geometry(count)
+        data = os.pread(self._region, shape.slots_offset + self._slots * shape.slot_stride, 0)
         if data != self._charged_seen[0]:
+            data, self._slots = os.pread(self._region, shape.compute_offset(0), 0), 0
             uses = region_file.uses(data)
             charged = [use.used_bytes for use in uses]
             for slot in region_file.slots(data):
+                self._slots = slot.number + 1
                 if slot.state == region_file.SLOT_LIVE:
                     charged = [
                         max(0, a - b) for a, b in zip(charged, slot.float_bytes, strict=True)
                     ]
-            self._charged_seen = data, charged
+            seen = data[: shape.slots_offset + self._slots * shape.slot_stride]
+            self._charged_seen = seen, charged
             self._refused = [use.refused_count for use in uses]
         charged_bytes = self._charged_seen[1]
         if len(charged_bytes) != count:

@@ -66,7 +66,7 @@ class Lifecycle:
             lambda container_id: bundle.init(
                 bundle.directory(parts.settings.containerd_state, container_id)
             ),
-            lambda: self.node.without_driver_limits,
+            lambda: self.node.limits.lacks,
         )
         self._verifying: asyncio.Task[None] | None = None
         self._collecting: asyncio.Task[None] | None = None

@@ -82,7 +82,7 @@ def driver(facts: Facts) -> Answer:
 def memory_limits(facts: Facts) -> Answer:
     """Report which memory limits are in force."""
     chosen, lacks = facts.settings.memory_limits, facts.without_driver_limits
-    text = limits.described(chosen, lacks).removeprefix("memory limits: ")
+    text = limits.Limits(chosen, lacks).text.removeprefix("memory limits: ")
     if chosen is limits.MemoryLimits.DRIVER and lacks:
         return fail(text, "change that, or set --memory-limits to auto or library")
     return ok(text)

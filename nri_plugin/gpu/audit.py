@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -65,14 +66,12 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What measuring.py knows. owners: containers by the processes that NVML lists, None if they
-    have no grant. cgroups: their control groups. own: the agent's control group."""
+    """What measuring.py knows. owners: the containers of the processes that NVML lists."""
 
     holds: Sequence[Hold]
     usage: Usage
-    owners: Mapping[int, str | None]
-    cgroups: Mapping[int, str]
-    own: str = ""
+    owners: Mapping[int, str]
+    processes: ContainerProcesses
 
 
 class Audit:
@@ -87,12 +86,9 @@ class Audit:
         plan: Callable[[str, str], ContainerPlan | None],
         named: Callable[[str], Subject | None] = lambda _: None,
         code_bytes: int = CODE_BYTES,
-        proc: Path = Path("/proc"),
     ) -> None:
         self._code_bytes = code_bytes
         self._store, self._plan, self._named = store, plan, named
-        self._processes = ContainerProcesses(proc)
-        self._places: dict[str, Mapping[str, str]] = {}
         self._libraries: set[str] = set()
         """Published while a container runs. A repair replaces a file that containers still map."""
         self._judge = Judge()
@@ -100,26 +96,22 @@ class Audit:
         self._notices = notices
 
     def look(self, sample: Sample) -> Sequence[Suspicion]:
-        """Return what this look shows. Blocks: run it in a thread. Raises OSError."""
+        """Return what this look shows. Blocks: run it in a thread."""
         by_id = {hold.container_id: hold for hold in sample.holds}
-        listed = {pid: owner for pid, owner in sample.owners.items() if owner is not None}
-        self._libraries |= self._releases()
-        found = self._processes.look(by_id.keys(), listed, self._libraries)
         seen: list[Suspicion] = []
-        for container_id, processes in found:
+        looked = sample.processes.look(by_id.keys(), sample.owners, cache(self._published))
+        for container_id, processes in looked:
             hold = by_id[container_id]
-            covered = list(self._covered(hold, processes))
-            if self._processes.is_proven(container_id):
-                seen += [*self._no_library(hold, processes, sample.usage), *covered]
-        self._places = {key: places for key, places in self._places.items() if key in by_id}
+            covered = list(self._covered(sample, hold, processes))
+            if sample.processes.is_proven(container_id):
+                seen += [*self._no_library(sample, hold, processes), *covered]
         return [*self._over_grant(sample), *self._no_share(sample), *seen]
 
-    def report(self, holds: Iterable[Hold], seen: Sequence[Suspicion]) -> bool:
+    def report(self, sample: Sample, seen: Sequence[Suspicion]) -> bool:
         """Report what this look and the last one show. Return whether another look may confirm
-        something: it should come soon. holds: those of `look`."""
-        for each in self._judge.add(
-            seen, {hold.container_id for hold in holds}, self._processes.missed
-        ):
+        something: it should come soon. seen: by `look`."""
+        live = {hold.container_id for hold in sample.holds}
+        for each in self._judge.add(seen, live, sample.processes.missed):
             namespace, pod, container = each.subject
             fields = {"namespace": namespace, "pod": pod, "container": container}
             _LOG.warning(
@@ -134,39 +126,41 @@ class Audit:
         self._looks.inc()
         return self._judge.is_open
 
-    def _releases(self) -> set[str]:
-        """Return all published libraries, as has_library() takes them."""
-        found = set[str]()
+    def _published(self) -> set[str]:
         for file in self._store.glob(f"*/{names.FILE_LIBRARY}"):
             with suppress(OSError):
                 there = file.stat()
                 device = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}"
-                found.add(f"{device} {there.st_ino}")
-        return found
+                self._libraries.add(f"{device} {there.st_ino}")
+        return self._libraries
 
-    def _covered(self, hold: Hold, processes: Sequence[Process]) -> Iterator[Suspicion]:
+    def _covered(
+        self, sample: Sample, hold: Hold, processes: Sequence[Process]
+    ) -> Iterator[Suspicion]:
         """Yield the mount namespaces in which a file of ours is not at its path any more."""
-        if hold.container_id not in self._places:
+
+        def places() -> Mapping[str, str]:
             plan = self._plan(hold.key, hold.container)
-            files = {} if plan is None else plan.files
-            self._places[hold.container_id] = {at: files[at] for at in _PLACES if at in files}
-        places = self._places[hold.container_id]
-        for namespace, path, pid in self._processes.hidden(hold.container_id, processes, places):
-            text = f"{self._programs([pid])} does not see the limit's {path} any more"
+            return {at: plan.files[at] for at in _PLACES if at in plan.files} if plan else {}
+
+        hidden = sample.processes.hidden(hold.container_id, processes, places)
+        for namespace, path, pid in hidden:
+            text = f"{_programs(sample, [pid])} does not see the limit's {path} any more"
             yield _of(hold, Finding.COVERED, (hold.container_id, namespace, path), text)
 
     def _no_library(
-        self, hold: Hold, processes: Iterable[Process], usage: Usage
+        self, sample: Sample, hold: Hold, processes: Iterable[Process]
     ) -> Iterator[Suspicion]:
         """Yield the processes that have a GPU and have not mapped our library."""
         for each in (each for each in processes if each.has_library is False):
-            held = [(uuid, of[each.pid]) for uuid, of in usage.items() if of and each.pid in of]
+            usage = sample.usage.items()
+            held = [(uuid, of[each.pid]) for uuid, of in usage if of and each.pid in of]
             has = [f"holds {_size(size or 0)} of {uuid}" for uuid, size in held]
             has += [f"has {each.device} open"] if each.device else []
             if has:
-                program = self._programs([each.pid])
+                program = _programs(sample, [each.pid])
                 text = f"{program} has not mapped the library and {', '.join(has)}"
-                yield _of(hold, Finding.NO_LIBRARY, (each.pid, each.inode, each.program), text)
+                yield _of(hold, Finding.NO_LIBRARY, (each.pid, each.program), text)
 
     def _over_grant(self, sample: Sample) -> Iterator[Suspicion]:
         """Yield the grants beyond which processes hold memory. Code that a process loads after its
@@ -185,32 +179,34 @@ class Audit:
                     continue
                 if held_bytes > part.memory_bytes + len(sizes) * self._code_bytes:
                     text = (
-                        f"{self._programs(sizes)} hold {_size(held_bytes)} of {uuid},"
+                        f"{_programs(sample, sizes)} hold {_size(held_bytes)} of {uuid},"
                         f" {_size(part.memory_bytes)} are granted"
                     )
                     yield _of(hold, Finding.OVER_GRANT, (hold.key, uuid), text)
 
     def _no_share(self, sample: Sample) -> Iterator[Suspicion]:
         """Yield the containers without a grant that hold memory of GPUs that have shares."""
+        own = sample.processes.own
         for uuid in {uuid for hold in sample.holds for uuid in hold.parts}:
             held = defaultdict[str, dict[int, int]](dict)
             for pid, size in (sample.usage.get(uuid) or {}).items():
-                cgroup = sample.cgroups.get(pid, "")
-                found = _CONTAINER_ID.findall(cgroup) if cgroup != sample.own else ()
-                if found and size and sample.owners.get(pid) is None:
-                    held[found[-1]][pid] = size
+                process = sample.processes.by_pid.get(pid)
+                if process and size and pid not in sample.owners and process.cgroup != own:
+                    for container_id in _CONTAINER_ID.findall(process.cgroup)[-1:]:
+                        held[container_id][pid] = size
             for container_id, sizes in held.items():
                 total = _size(sum(sizes.values()))
-                text = f"{self._programs(sizes)} hold {total} of {uuid} without a share"
+                text = f"{_programs(sample, sizes)} hold {total} of {uuid} without a share"
                 subject = self._named(container_id) or ("", "", container_id[:_ID_SHOWN])
                 what = container_id, uuid
                 yield Suspicion(subject, Finding.NO_SHARE, what, text, container_id)
 
-    def _programs(self, pids: Iterable[int]) -> str:
-        ordered = sorted(pids)
-        shown = [f"pid {pid} ({self._processes.program(pid)})" for pid in ordered[:_NAMED_MAX]]
-        more = len(ordered) - _NAMED_MAX
-        return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+def _programs(sample: Sample, pids: Iterable[int]) -> str:
+    ordered = sorted(pids)
+    shown = [f"pid {pid} ({sample.processes.program(pid)})" for pid in ordered[:_NAMED_MAX]]
+    more = len(ordered) - _NAMED_MAX
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _size(size_bytes: int) -> str:

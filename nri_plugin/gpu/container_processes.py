@@ -2,7 +2,7 @@
 
 No path of a container is opened or followed, because a tenant's file system (FUSE) can delay even a
 stat for ever: only files of /proc are read, and the texts of its links. A process is identified by
-the inode of its directory, and its program by the start time and addresses, which change with
+the inode of its directory, and its program by the auxiliary vector, whose addresses change with
 each exec. What was read of them once is not read again. Blocks: run it in a thread.
 """
 
@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,20 +51,20 @@ _GPU: Final = re.compile(r"/dev/nvidia\d+")
 _LOADER: Final = re.compile(r"/ld(-linux[^/]*|64|-[\d.]+)?\.so[\d.]*$")
 """glibc's loader, which maps the preloaded libraries before all others. musl's maps none."""
 _SHARED_OBJECT: Final = re.compile(r"\.so[\d.]*( \(deleted\))?$")
-_PROGRAM: Final = (0, 19, 23, 24, 25)
-"""Fields of /proc/PID/stat behind the name: state, start time, begin and end of code, stack."""
+_Libraries = Callable[[], Container[str]]
+"""Returns the published libraries, as has_library() takes them."""
 
 
 @dataclass(eq=False)
 class Process:
-    """A process of a container. has_library: None if it has ended or the loader still works."""
+    """A process of the host. has_library: None if it has ended or the loader still works."""
 
     pid: int
-    inode: int
     cgroup: str = ""
     container: str | None = None
     looks: int = 0
-    program: tuple[bytes, ...] = ()
+    program: bytes = b""
+    """Its auxiliary vector. A process that has ended has none."""
     program_looks: int = 0
     namespace: str = ""
     """Its mount namespace: only what it executes there afterwards may lack the library."""
@@ -72,20 +72,25 @@ class Process:
     device: str = ""
     """A GPU's device that it has open; only looked for while it has not mapped our library."""
 
+    @property
+    def is_settled(self) -> bool:
+        return bool(self.has_library) and self.program_looks > _YOUNG_LOOKS
+
 
 @dataclass(eq=False)
 class _Mounts:
-    """expected: what must be at our paths. intact: the tables in which that was so, by namespace.
-    root: the container's root. A namespace with another root is a sandbox's own and not judged."""
+    """A container's mounts. expected: what must be at our paths; None: not known yet. intact: the
+    tables in which that was so, by namespace. root: the container's root. A namespace with another
+    root is a sandbox's own and not judged."""
 
-    expected: Mapping[str, Location]
+    expected: Mapping[str, Location] | None = None
     intact: dict[str, bytes] = field(default_factory=dict)
     root: Location | None = None
     long: set[str] = field(default_factory=set)
     """Namespaces whose tables are too long to be read."""
-    turn: int = 0
-    hidden: bool = False
-    """Whether the last look found a mount hidden, or was cut short."""
+    rest: bool = False
+    """Whether the last look found them intact."""
+    are_due: bool = True
 
 
 class ContainerProcesses:
@@ -93,8 +98,11 @@ class ContainerProcesses:
 
     def __init__(self, proc: Path) -> None:
         self._proc = f"{proc}/"
-        self._processes: dict[int, Process] = {}
-        self._known: Collection[str] = ()
+        self._inodes: Mapping[int, int] = {}
+        self._known: set[str] = set()
+        self.by_pid: dict[int, Process] = {}
+        self.own = ""
+        """The agent's control group."""
         self._number = 0
         self._mounts: dict[str, _Mounts] = {}
         self.missed: set[str] = set()
@@ -102,53 +110,65 @@ class ContainerProcesses:
         self._late: list[str] = []
         """Those that it did not read at all, the longest waiting first."""
         self._has_missed = False
-        self._until_s = 0.0
-        """The end of the processor time of the container that `look` yielded last."""
-        self._own: tuple[bytes, Sequence[mountinfo.Line]] = b"", ()
+        self._is_late = _deadline(0)
+        """Of the container that `look` yielded last."""
+        self._own_mounts: tuple[bytes, Sequence[mountinfo.Line]] = b"", ()
+
+    def find(self, known: Collection[str], listed: Container[int]) -> None:
+        """Update `by_pid`. known: the IDs of the containers. listed: the processes that NVML lists.
+        Raises OSError."""
+        self.own = self.own or self._cgroup("self")
+        with os.scandir(self._proc) as entries:
+            inodes = {int(each.name): each.inode() for each in entries if each.name.isdigit()}
+        if inodes != self._inodes:
+            for pid in self._inodes.keys() - inodes.keys():
+                del self.by_pid[pid]
+            for pid, _ in inodes.items() - self._inodes.items():
+                self.by_pid[pid] = Process(pid)
+        new = {*known} - self._known
+        self._inodes, self._known = inodes, {*known}
+        for pid, each in self.by_pid.items():
+            if each.looks < _YOUNG_LOOKS or (
+                each.container is None
+                and (pid in listed or (new and any(map(each.cgroup.__contains__, new))))
+            ):
+                each.looks += 1
+                each.cgroup = self._cgroup(pid)
+                each.container = cgroups.container_of(each.cgroup, self._known)
 
     def look(
-        self, known: Collection[str], listed: Mapping[int, str], libraries: Container[str]
+        self, known: Container[str], listed: Container[int], libraries: _Libraries
     ) -> Iterator[tuple[str, Sequence[Process]]]:
-        """Yield each container with its processes. One that the time of this look does not reach
-        is among the first of the next look. known: the IDs of the containers. listed: containers
-        by the processes that NVML lists. libraries: as for `has_library`. Raises OSError."""
+        """Yield containers with those of their processes that may have changed. One that the time
+        of this look does not reach is among the first of the next look. known, listed: as for
+        `find`."""
         found: defaultdict[str, list[Process]] = defaultdict(list)
-        before, self._processes = self._processes, {}
-        is_new = not {*known} <= {*self._known}
-        self._known = known
-        self._number += 1
-        self._mounts = {key: each for key, each in self._mounts.items() if key in known}
-        with os.scandir(self._proc) as entries:
-            present = {int(e.name): e.inode() for e in entries if e.name.isdigit()}
-        for pid, inode in present.items():
-            each = before.get(pid)
-            if each is None or each.inode != inode:
-                each = Process(pid, inode)
-            self._processes[pid] = each
-            young = each.looks < _YOUNG_LOOKS
-            if pid in listed:
-                each.container = listed[pid]
-            elif young or is_new:
-                self._find_container(each, young)
+        for each in self.by_pid.values():
             if each.container is not None and each.container in known:
                 found[each.container].append(each)
+        self._number += 1
+        self._mounts = {key: self._mounts.get(key) or _Mounts() for key in found}
         late, self._late, self.missed = self._late, [], set()
-        end_s = time.thread_time() + _NODE_S
+        is_node_late = _deadline(_NODE_S)
         for container in [*filter(found.__contains__, late), *(found.keys() - {*late})]:
-            if time.thread_time() >= end_s:
+            mounts, processes = self._mounts[container], found[container]
+            mounts.are_due = not mounts.rest or (hash(container) + self._number) % _SELDOM == 0
+            if not mounts.are_due:
+                processes = [p for p in processes if p.pid in listed or not p.is_settled]
+            if not processes:
+                continue
+            if is_node_late():
                 self._late.append(container)
                 self._miss(container)
                 continue
-            processes = found[container]
             processes.sort(key=lambda each: (each.pid in listed, each.pid), reverse=True)
-            self._until_s = until_s = min(time.thread_time() + _CONTAINER_S, end_s)
+            self._is_late = is_late = _deadline(_CONTAINER_S)
             yield (
                 container,
                 [
                     each
                     for each in processes
-                    if time.thread_time() < until_s
-                    and self._read(each, each.pid in listed, libraries)
+                    if not is_late() and self._read(each, each.pid in listed, libraries)
                 ],
             )
 
@@ -157,28 +177,22 @@ class ContainerProcesses:
             self._has_missed = True
             _LOG.warning(Line("audit: a look takes too long", container_id=container))
         self.missed.add(container)
+        self._mounts[container].rest = False
 
     def hidden(
-        self, container: str, processes: Sequence[Process], places: Mapping[str, str]
+        self, container: str, processes: Sequence[Process], places: Callable[[], Mapping[str, str]]
     ) -> Iterator[tuple[str, str, int]]:
         """Yield mount namespaces of the processes in which a mount of ours is not at its path any
-        more, with the path and a process. places: the host's files by path in the container. Before
-        all were found once, nothing is yielded: a runtime may be making the mounts, and the agent
-        proves them at the start (host/verifier.py)."""
-        if container not in self._mounts and places:
-            text = self._text("self", "mountinfo")
-            if text != self._own[0]:
-                self._own = text, list(mountinfo.parse(text.decode(errors="replace")))
-            found = {at: mountinfo.location_of(self._own[1], file) for at, file in places.items()}
-            self._mounts[container] = _Mounts(
-                {at: file for at, file in found.items() if file}, turn=len(self._mounts)
-            )
-        mounts, seen = self._mounts.get(container, _Mounts({})), set[str]()
-        settled = all(each.program_looks > _YOUNG_LOOKS for each in processes)
-        rests = settled and mounts.intact and not mounts.hidden
-        if rests and (mounts.turn + self._number) % _SELDOM:
+        more, with the path and a process. places: returns the host's files by path in the
+        container. Before all were found once, nothing is yielded: a runtime may be making the
+        mounts, and the agent proves them at the start (host/verifier.py)."""
+        mounts, seen = self._mounts[container], set[str]()
+        if mounts.expected is None:
+            mounts.expected = self._expected(places())
+        has_new = any(each.program_looks <= _YOUNG_LOOKS for each in processes)
+        if not mounts.expected or not (mounts.are_due or has_new):
             return
-        mounts.hidden = False
+        mounts.rest = True
         for each in processes:
             if each.program_looks <= _YOUNG_LOOKS:
                 each.namespace = self._link(each.pid, "ns/mnt")
@@ -188,54 +202,51 @@ class ContainerProcesses:
             seen.add(namespace)
             if namespace in mounts.long:
                 continue
-            if time.thread_time() >= self._until_s:
-                mounts.hidden = True
+            if self._is_late():
                 self._miss(container)
                 return
             text = self._text(each.pid, "mountinfo", _MOUNTS_BYTES_MAX + 1)
             if len(text) > _MOUNTS_BYTES_MAX:
                 mounts.long.add(namespace)
             elif text and text != mounts.intact.get(namespace):
-                yield from self._compared(mounts, text, namespace, each.pid)
+                path = _hidden(mounts, text)
+                if path == "":
+                    mounts.intact[namespace] = text
+                elif path:
+                    mounts.rest = False
+                    yield namespace, path, each.pid
             if len(seen) == _NAMESPACES_MAX:
                 break
-        mounts.intact = {key: text for key, text in mounts.intact.items() if key in seen}
-        mounts.long &= seen
+        if mounts.are_due:
+            mounts.intact = {key: text for key, text in mounts.intact.items() if key in seen}
+            mounts.long &= seen
+        mounts.rest = mounts.rest and bool(mounts.intact)
 
-    def _compared(
-        self, mounts: _Mounts, text: bytes, namespace: str, pid: int
-    ) -> Iterator[tuple[str, str, int]]:
-        path = _hidden(mounts, text)
-        if path == "":
-            mounts.intact[namespace] = text
-        elif path:
-            mounts.hidden = True
-            yield namespace, path, pid
+    def _expected(self, places: Mapping[str, str]) -> Mapping[str, Location]:
+        text = self._text("self", "mountinfo")
+        if text != self._own_mounts[0]:
+            self._own_mounts = text, list(mountinfo.parse(text.decode(errors="replace")))
+        own = self._own_mounts[1]
+        found = {at: mountinfo.location_of(own, file) for at, file in places.items()}
+        return {at: file for at, file in found.items() if file}
 
     def is_proven(self, container: str) -> bool:
         """Return whether all our mounts were found once. A container whose library was replaced
         before that maps a file that the agent does not know."""
-        return container in self._mounts and self._mounts[container].root is not None
+        return self._mounts[container].root is not None
 
     def program(self, pid: int) -> str:
         """Return the path of the process's executable; "": it has ended."""
         return self._link(pid, "exe")
 
-    def _find_container(self, each: Process, young: bool) -> None:
-        if young:
-            each.looks += 1
-            each.cgroup = self._text(each.pid, "cgroup").decode(errors="replace")
-        each.container = cgroups.container_of(each.cgroup, self._known)
+    def _cgroup(self, pid: int | str) -> str:
+        return self._text(pid, "cgroup").decode(errors="replace")
 
-    def _read(self, each: Process, is_listed: bool, libraries: Container[str]) -> bool:
+    def _read(self, each: Process, is_listed: bool, libraries: _Libraries) -> bool:
         """Read what may have changed. Return False if the process has ended."""
-        settled = each.has_library and each.program_looks > _YOUNG_LOOKS and not is_listed
-        if settled and (each.pid + self._number) % _SELDOM:
-            return True
-        fields = self._text(each.pid, "stat").rpartition(b")")[2].split(None, _PROGRAM[-1] + 1)
-        if len(fields) <= _PROGRAM[-1] or fields[0] in b"ZX":
+        program = self._text(each.pid, "auxv")
+        if not program:
             return False
-        program = tuple(fields[index] for index in _PROGRAM[1:])
         if program != each.program:
             each.program, each.program_looks, each.has_library = program, 0, None
         each.program_looks += 1
@@ -245,7 +256,7 @@ class ContainerProcesses:
         if is_listed or each.device or each.program_looks <= _YOUNG_LOOKS:
             late = each.program_looks > _LOADS_LOOKS
             maps = self._text(each.pid, "maps").decode(errors="replace")
-            each.has_library = has_library(maps, libraries, late)
+            each.has_library = has_library(maps, libraries(), late)
         return True
 
     def _device(self, pid: int) -> str:
@@ -283,12 +294,19 @@ class ContainerProcesses:
             os.close(descriptor)
 
 
+def _deadline(seconds: float) -> Callable[[], bool]:
+    """Return a function that returns whether this much processor time has passed."""
+    wall_s, end_s = time.monotonic() + seconds, time.thread_time() + seconds
+    # The clock of the thread takes a system call.
+    return lambda: time.monotonic() >= wall_s and time.thread_time() >= end_s
+
+
 def _hidden(mounts: _Mounts, text: bytes) -> str | None:
     """Return the first path at which our mount is not found; "": none. None: not known."""
     visible = mountinfo.Visible(list(mountinfo.parse(text.decode(errors="replace"))))
     root = visible.at("/")
     path = ""
-    for at, file in mounts.expected.items():
+    for at, file in (mounts.expected or {}).items():
         seen = visible.at(at)
         replaced = mounts.root and Location(file.device, file.root + _REPLACED)
         if seen is None or seen not in (file, replaced):

@@ -24,7 +24,7 @@ from nri_plugin.gpu.nvml_queries import LIMITS
 from nri_plugin.metrics import Metrics, Series, container_labels
 from nri_plugin.policy import memory_limits
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.memory_limits import MemoryLimits
+from nri_plugin.policy.memory_limits import Limits, MemoryLimits
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.refusals import ChildError, Reason, refused
 from nri_plugin.settings import Settings
@@ -202,7 +202,7 @@ class DriverLimits:
         series: dict[tuple[str, ...], float] = {}
         for hold in holds:
             problem = self._problems.get(hold.container_id, _NO_GROUP)
-            in_force = memory_limits.in_force(self._mode, problem)
+            in_force = Limits(self._mode, problem).in_force
             labels = (container_labels(hold.container_key, uuid) for uuid in hold.parts)
             series |= {(*each, in_force): 1 for each in labels}
         self._series.update(series)

@@ -24,11 +24,11 @@ from typing import Final
 from gpuslice.contract.overhead import PERIOD_S, WINDOW
 from gpuslice.gpu.account import Account, Measured, Memory, RegionError, Use
 from gpuslice.gpu.answers import Usage, Utilization, by_pid
-from gpuslice.gpu.cgroups import container_of
 from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu import audit
-from nri_plugin.gpu.audit import Audit
+from nri_plugin.gpu.audit import Audit, Suspicion
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
+from nri_plugin.gpu.container_processes import ContainerProcesses
 from nri_plugin.gpu.memory_use import MemoryUse, Overheads
 from nri_plugin.gpu.nvml_process import Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import PROCESSES
@@ -45,8 +45,9 @@ _LOOK_S: Final = 1.3
 """The longest interval between two looks of the audit."""
 _AGAIN_S: Final = 0.3
 """Interval after which a second look confirms what the first one showed."""
-_UNUSED_PERIOD_S: Final = 2 * _LOOK_S
-"""Interval after a sample that found neither processes of containers on a GPU nor new work."""
+_UNUSED_PERIOD_S: Final = 4 * _LOOK_S
+"""Interval after a sample that found neither processes of containers on a GPU nor new work. A look
+that finds such a process ends it."""
 
 
 @dataclass(eq=False)
@@ -80,6 +81,7 @@ class Measuring:
     def __post_init__(self) -> None:
         self._compute = ComputeUse(self.metrics, self.notices)
         self._memory = MemoryUse(self.metrics)
+        self._processes = ContainerProcesses(self.proc)
         self._worker = Worker("measuring")
         self._sampled_s = self.now()
         self.metrics.sample_age.set_function(lambda: self.now() - self._sampled_s)
@@ -99,11 +101,10 @@ class Measuring:
     async def look(self) -> bool:
         """Audit without a sample. Return whether processes of containers are on a GPU."""
         holds = tuple(hold for hold in self.holds() if hold.adjusted)
-        sample = _Sample(self.proc, {hold.container_id: hold.key for hold in holds})
+        sample = _Sample(self._processes, {hold.container_id: hold.key for hold in holds})
         usage: Usage = {}
         with suppress(ChildError, TimeoutError, ValueError):
             usage, _ = _by_gpu(await self.nvml.ask(PROCESSES))
-            await self._worker.run(partial(sample.end, usage), self.deadline_s)
         await self._judge(holds, sample, usage)
         return any(sample.pids.values())
 
@@ -122,10 +123,10 @@ class Measuring:
             self._compute.utilization((), {}, {})
             self._memory.add(self.gpus(), every_hold, {}, {})
             self._show({})
-            await self._judge((), _Sample(self.proc, {}), {})
+            await self._judge((), _Sample(self._processes, {}), {})
             self._sampled_s = self.now()
             return
-        sample = _Sample(self.proc, keys, self._measured)
+        sample = _Sample(self._processes, keys, self._measured)
         usage: Usage = {}
         utilized: Utilization = {}
         try:
@@ -133,7 +134,7 @@ class Measuring:
             self._compute.add(holds, sample.readings)
             usage, utilized = _by_gpu(await self.nvml.ask(PROCESSES))
             overheads = await self._worker.run(partial(sample.end, usage), self.deadline_s)
-        except (ChildError, TimeoutError, ValueError) as error:
+        except (ChildError, OSError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")
             overheads, utilized = {key: {} for key in self._measured}, {}
         else:
@@ -155,8 +156,8 @@ class Measuring:
         """Audit what was just sampled."""
         if self.audit is None:
             return
-        seen = audit.Sample(holds, usage, sample.owners, sample.cgroups, sample.own)
-        looking = partial(self.audit.look, seen)
+        seen = audit.Sample(holds, usage, sample.owners, self._processes)
+        looking = partial(sample.audited, self.audit, seen)
         try:
             suspicions = await self._worker.run(looking, self.deadline_s) if holds else ()
         except (OSError, TimeoutError) as error:
@@ -165,7 +166,7 @@ class Measuring:
             self._was_audited = False
             return
         self._was_audited = True
-        self._suspects = self.audit.report(holds, suspicions)
+        self._suspects = self.audit.report(seen, suspicions)
 
     def _missing(self, overheads: Overheads) -> str:
         """Return the problem to log; "": none. A missing value becomes a problem after WINDOW
@@ -209,7 +210,7 @@ def _by_gpu(answers: Answers) -> tuple[Usage, Utilization]:
 class _Sample:
     """One sample's blocking work on files. keys: container ID -> key of the grant's files."""
 
-    proc: Path
+    processes: ContainerProcesses
     keys: Mapping[str, str]
     measured: Mapping[str, tuple[Account, Measured]] = field(default_factory=dict)
     readings: dict[str, Reading] = field(default_factory=dict)
@@ -220,11 +221,9 @@ class _Sample:
     """The memory of each GPU by key of the grant's files."""
     strangers: Mapping[str, set[str]] = field(default_factory=dict)
     """The control groups of processes without a share of the GPU, by UUID."""
-    cgroups: Mapping[int, str] = field(default_factory=dict)
-    """The control groups of the processes that NVML lists; "" of an exited one."""
-    owners: Mapping[int, str | None] = field(default_factory=dict)
-    """The IDs of their containers; None of a container without a share."""
-    own: str = ""
+    owners: dict[int, str] = field(default_factory=dict)
+    """The containers with a share of the processes that NVML lists."""
+    _is_found: bool = False
     _files: ExitStack = field(default_factory=ExitStack)
     _begun: dict[str, Sequence[int]] = field(default_factory=dict)
 
@@ -254,29 +253,30 @@ class _Sample:
     def close(self) -> None:
         self._files.close()
 
+    def audited(self, auditor: Audit, seen: audit.Sample) -> Sequence[Suspicion]:
+        self._find_containers(seen.usage)
+        return auditor.look(seen)
+
     def _find_containers(self, usage: Usage) -> None:
-        """Assign the processes that NVML lists to containers, by their control groups."""
+        """Assign the processes that NVML lists to containers, once. Raises OSError."""
+        if self._is_found:
+            return
+        listed = {pid for by_pid in usage.values() for pid in by_pid or ()}
+        self.processes.find(self.keys.keys(), listed)
+        self._is_found = True
         pids: dict[str, set[int]] = defaultdict(set)
-        self.own = self._cgroup("self")
-        self.cgroups = cgroups = {
-            pid: self._cgroup(pid) for listed in usage.values() for pid in listed or ()
-        }
-        self.owners = owners = {
-            pid: container_of(cgroup, self.keys) for pid, cgroup in cgroups.items()
-        }
-        for pid, container_id in owners.items():
-            if container_id is not None:
-                pids[self.keys[container_id]].add(pid)
+        groups: dict[int, str] = {}
+        for pid in listed & self.processes.by_pid.keys():
+            process = self.processes.by_pid[pid]
+            owner = process.container
+            if owner is not None and owner in self.keys:
+                self.owners[pid] = owner
+                pids[self.keys[owner]].add(pid)
+            elif process.cgroup not in (self.processes.own, ""):
+                groups[pid] = process.cgroup
         self.pids = pids
         self.strangers = {
-            uuid: {cgroups[pid] for pid in listed if owners[pid] is None} - {self.own, ""}
-            for uuid, listed in usage.items()
-            if listed is not None
+            uuid: {groups[pid] for pid in by_pid if pid in groups}
+            for uuid, by_pid in usage.items()
+            if by_pid is not None
         }
-
-    def _cgroup(self, pid: int | str) -> str:
-        """Return the text of the process's cgroup file; "" if the process has exited."""
-        try:
-            return (self.proc / str(pid) / "cgroup").read_text()
-        except (OSError, ValueError):
-            return ""

@@ -24,7 +24,7 @@ from nri_plugin.host.store import Store
 from nri_plugin.policy import memory_limits
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import Assigned, GpuModes, Mode
-from nri_plugin.policy.memory_limits import MemoryLimits
+from nri_plugin.policy.memory_limits import Limits, MemoryLimits
 from nri_plugin.policy.merged import Host
 from nri_plugin.policy.model import Gpu, Paths, Share, Specs
 from nri_plugin.policy.nvidia import Toolkit
@@ -85,10 +85,12 @@ class Node:
         self._is_v2 = (settings.cgroup_root / "cgroup.procs").exists()
 
     @property
-    def without_driver_limits(self) -> str:
-        """Return why the driver cannot limit the containers' memory; "": it can."""
+    def limits(self) -> Limits:
+        """Return which memory limits are in force on the node."""
         chosen, inventory, mode = self._settings, self.inventory, self.modes.mode
-        return memory_limits.unavailable(
+        if chosen.memory_limits is MemoryLimits.LIBRARY:
+            return Limits(chosen.memory_limits)
+        lacks = memory_limits.unavailable(
             chosen.memory_limits,
             inventory.driver,
             inventory.has_limits,
@@ -96,29 +98,7 @@ class Node:
             self._is_v2,
             [gpu for gpu in inventory.seen if mode(gpu)[0] is not Mode.EXCLUDED],
         )
-
-    @property
-    def memory_limits(self) -> str:
-        """Return which memory limits are in force, as a text."""
-        return memory_limits.described(self._settings.memory_limits, self.without_driver_limits)
-
-    @property
-    def limits_in_force(self) -> str:
-        return memory_limits.in_force(self._settings.memory_limits, self.without_driver_limits)
-
-    @property
-    def limits_note(self) -> str:
-        """Return the same text where the operator chose other limits than the library's."""
-        chosen = self._settings.memory_limits
-        return "" if chosen is MemoryLimits.LIBRARY else self.memory_limits
-
-    @property
-    def lacks_driver_limits(self) -> str:
-        """Return why the node must not serve, because it lacks the driver's limits; "": it may."""
-        if self._settings.memory_limits is not MemoryLimits.DRIVER:
-            return ""
-        why = self.without_driver_limits
-        return why and f"--memory-limits=driver: {why}"
+        return Limits(chosen.memory_limits, lacks)
 
     @property
     def gpus(self) -> Sequence[Gpu]:

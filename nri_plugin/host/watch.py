@@ -52,7 +52,7 @@ async def watch(node: Node, ledger: Ledger, readiness: Readiness, metrics: Metri
         while True:
             readiness.beat()
             readiness.device_plugin = node.conflict
-            readiness.limits, readiness.limits_in_force = node.limits_note, node.limits_in_force
+            readiness.limits = node.limits
             metrics.with_grant.set(len(ledger.holds()))
             if inspecting is not None and inspecting.done():
                 report(inspecting.result(), readiness)
@@ -137,9 +137,7 @@ async def _inspect(node: Node) -> NodeProblems:
     except (OSError, StoreError) as error:
         return NodeProblems([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)
-    unprotected = [
-        each for each in (node.unprotected, node.selinux, node.lacks_driver_limits) if each
-    ]
+    unprotected = [each for each in (node.unprotected, node.selinux, node.limits.refusal) if each]
     return NodeProblems([*silent, *unprotected, *judged.lacks], judged.unusable)
 
 

@@ -149,7 +149,7 @@ class InventoryPublisher:
 
     def _with_mode(self, entry: Entry) -> Entry:
         mode, why = self._modes.mode(entry.gpu)
-        return replace(entry, mode=mode, why=why, limits=self._parts.readiness.limits_in_force)
+        return replace(entry, mode=mode, why=why, limits=self._parts.readiness.limits.in_force)
 
     def _contest(self) -> str | None:
         for what, raw in (("Device", self.device.raw), ("node", self.node.raw)):

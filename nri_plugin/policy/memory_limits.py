@@ -7,6 +7,7 @@ before and refuses first, so that a program gets the usual error.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -46,19 +47,33 @@ def unavailable(
     return ""
 
 
-def in_force(limits: MemoryLimits, unavailable: str) -> str:
-    """Return the value that the node reports for its GPUs."""
-    both = limits is not MemoryLimits.LIBRARY and not unavailable
-    return (MemoryLimits.DRIVER if both else MemoryLimits.LIBRARY).value
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits in force on a node or container. lacks: why the driver's are not; "": they are,
+    unless the operator chose the library's."""
 
+    chosen: MemoryLimits
+    lacks: str = ""
 
-def described(limits: MemoryLimits, unavailable: str) -> str:
-    """Return which limits are in force on the node, as a text."""
-    if limits is MemoryLimits.LIBRARY:
-        return "memory limits: library"
-    if not unavailable:
-        return "memory limits: library and driver"
-    return f"memory limits: library; the driver's are not available: {unavailable}"
+    @property
+    def in_force(self) -> str:
+        """The value that the node reports for its GPUs and containers."""
+        both = self.chosen is not MemoryLimits.LIBRARY and not self.lacks
+        return (MemoryLimits.DRIVER if both else MemoryLimits.LIBRARY).value
+
+    @property
+    def text(self) -> str:
+        if self.chosen is MemoryLimits.LIBRARY:
+            return "memory limits: library"
+        if not self.lacks:
+            return "memory limits: library and driver"
+        return f"memory limits: library; the driver's are not available: {self.lacks}"
+
+    @property
+    def refusal(self) -> str:
+        """Why the node must not serve; "": it may."""
+        must = self.chosen is MemoryLimits.DRIVER and self.lacks
+        return f"--memory-limits=driver: {self.lacks}" if must else ""
 
 
 def requests(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -15,11 +14,7 @@ from tests.kube.api_server import Answer, listed, refuse
 
 
 def served(
-    *pods: Any,
-    may_forward: bool = True,
-    may_list: bool = True,
-    body: bytes = b"",
-    events: Sequence[Any] = (),
+    *pods: Any, may_forward: bool = True, may_list: bool = True, body: bytes = b""
 ) -> Answer:
     """Return an API server with one node. body: its agent's metrics, by default those of `page`."""
 
@@ -30,8 +25,6 @@ def served(
             if not may_forward:
                 return refuse(403, "Forbidden", "no")
             return await _forward(request, body or page("p", 5 * GIB))
-        if request.path.endswith("/events"):
-            return listed(*events)
         if request.path == "/api/v1/pods" and not may_list:
             return refuse(403, "Forbidden", "no")
         if request.path.endswith(f"{names.NAMESPACE}/pods"):

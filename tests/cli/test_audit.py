@@ -1,14 +1,12 @@
-"""`gpuslice audit`: findings of the agents' metrics, and of Events without the right to these."""
+"""`gpuslice audit`: findings of the agents' metrics."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from gpuslice.cli import audit, connecting
-from gpuslice.contract import names
 from gpuslice.kube.access import Access
 from nri_plugin.metrics import Metrics
 from tests.cli.served import served
@@ -43,20 +41,10 @@ async def test_a_node_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPa
     assert found == audit.Report(unanswered={"node-0000": "no agent runs there"}, asked=1)
 
 
-def _event(node: str) -> dict[str, Any]:
-    about = {"namespace": "ns", "name": "p"}
-    note = 'container "main": pid 1 holds\n1 MiB'
-    return {"reportingInstance": node, "regarding": about, "note": note}
-
-
-async def test_without_portforward_events_are_the_findings() -> None:
-    events = [_event("node-0000"), _event("other")]
-    async with client_of(served(may_forward=False, events=events)) as kube:
+async def test_without_portforward_the_missing_right_is_named() -> None:
+    async with client_of(served(may_forward=False)) as kube:
         found = await audit.read(kube, [])
-    (only,) = found.findings
-    assert only == audit.Found("node-0000", "ns", "p", "main", "event", "pid 1 holds 1 MiB")
-    (notice,) = found.notices
-    assert names.VIEWER in notice and found.unanswered == {}
+    assert not found.findings and "pods/portforward" in found.unanswered["node-0000"]
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
@@ -70,13 +58,13 @@ def test_the_exit_status_and_what_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def read(*_: object) -> audit.Report:
-        return audit.Report(findings, {"node-1": "gone"}, ["a notice"], asked)
+        return audit.Report(findings, {"node-1": "gone"}, asked)
 
     monkeypatch.setattr(audit, "_read", read)
     monkeypatch.setattr(connecting, "_access", lambda _: Access("https://x"))
     assert audit.main(["-o", output], "gpuslice") == (1 if findings else 2 if asked == 1 else 0)
     shown = capsys.readouterr()
-    assert "node node-1 did not answer: gone" in shown.err and "a notice" in shown.err
+    assert "node node-1 did not answer: gone" in shown.err
     if output == "json":
         document = json.loads(shown.out)
         assert [each["pod"] for each in document["findings"]] == ["p0"] * len(findings)

@@ -14,6 +14,7 @@ from lab.node.lab import STATIC_PROBE as STATIC
 from lab.node.lab import Lab
 from tests.node.scene import (
     AUDITS,
+    DEEPBOUND,
     LAUNCHER,
     LINKED_PROBE,
     LOAD,
@@ -54,6 +55,7 @@ def test_programs(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         LAUNCHER: (built("launcher", _C / "launcher.c", "-static"), 0o755),
         OWN_PRELOAD: (built("own", _C / "own.c", *shared), 0o644),
         NAMESPACED: (built("namespaced", _C / "own_namespace.c", "-ldl"), 0o755),
+        DEEPBOUND: (built("deepbound", _C / "own_namespace.c", "-DDEEP", "-ldl"), 0o755),
         PLUGIN: (built("plugin", _PROBE_SOURCE, include, *plugin), 0o644),
         AUDITS: (built("audits", _C / "audits.c", *shared, "-nostdlib"), 0o644),
         LOAD: (build_dir / "bin/cuda-load", 0o755),

@@ -21,7 +21,9 @@ from lab.node.cri import Container, CriError, Pod, Process
 from lab.node.lab import DRIVER_LIMITS, Lab
 
 from .scene import (
+    DEEPBOUND,
     HALF,
+    PLUGIN,
     PROBE,
     STATIC_PROBE,
     WHOLE,
@@ -56,18 +58,23 @@ print(json.dumps(dict(driver=True, euid=0, init=init, context=made, total=total,
                       filled=filled, more=more)))
 """
 """A program that opens the device itself. The status 1 is out of memory, which CUDA calls 2."""
-_LOADER = "/lib64/ld-linux-x86-64.so.2"
+_OWN = ("/lib64/ld-linux-x86-64.so.2", "--preload", "libc.so.6")
+"""Libc's own dlopen and dlsym count for the program."""
+_FINDS = ("env", "LD_LIBRARY_PATH=/lib64")
+"""The plugin finds the driver."""
 _TRIES = 5
 
 PREVENTED = {
     "env -i": ["env", "-i", "LD_PRELOAD=", PROBE],
     "a shell that sets LD_PRELOAD": ["sh", "-c", f"LD_PRELOAD= exec {PROBE}"],
+    "RTLD_DEEPBIND": [*_FINDS, DEEPBOUND, PLUGIN],
 }
 """Programs that the library limits with every driver."""
 BYPASSES = {
     "a static program": [STATIC_PROBE],
     "a static program with env -i": ["env", "-i", "LD_PRELOAD=", STATIC_PROBE],
-    "its own dlopen": [_LOADER, "--preload", "libc.so.6", PROBE],
+    "its own dlopen": [*_OWN, PROBE],
+    "its own dlopen with RTLD_DEEPBIND": [*_FINDS, *_OWN, DEEPBOUND, PLUGIN],
     "the device itself": ["python3", "-c", _RAW],
 }
 """Programs that bypass the library: docs/security.md."""

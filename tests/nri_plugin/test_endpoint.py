@@ -12,11 +12,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from prometheus_client import Counter, Gauge
 
 from nri_plugin.doctor import host
 from nri_plugin.doctor.facts import Agent
 from nri_plugin.endpoint import Endpoint, _listener
-from nri_plugin.metrics import Metrics
+from nri_plugin.metrics import Metrics, Series
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Address
 from tests.nri_plugin.doctor.whole_node import WHOLE
@@ -155,3 +156,25 @@ def test_an_address_in_use_is_waited_for(
     until(lambda: endpoint.served == f"127.0.0.1:{port}", "the endpoint serves")
     assert caplog.text.count("endpoint not served") == 1
     endpoint.close()
+
+
+def test_a_counter_grows_by_equal_values_and_series_that_end_are_removed() -> None:
+    metrics = Metrics()
+    busy, share = Series(metrics.busy), Series(metrics.requested)
+    labels = ("ns", "p", "c", "GPU-1")
+
+    def shown(metric: Counter | Gauge) -> list[float]:
+        return [
+            each.value
+            for family in metric.collect()
+            for each in family.samples
+            if "created" not in each.name
+        ]
+
+    for _ in range(2):
+        busy.update({labels: 1.5})
+        share.update({labels: 0.5})
+    assert (shown(metrics.busy), shown(metrics.requested)) == ([3.0], [0.5])
+    busy.update({})
+    share.update({})
+    assert shown(metrics.busy) == shown(metrics.requested) == []

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,14 +51,12 @@ class Node:
         files = {names.CONTAINER_PRELOAD: "/run/gpuslice/c1/preload"}
         plan = ContainerPlan(key="c1", files=files)
         of_id = {STRANGER: ("other", "q", "main")}.get
-        self.audit = Audit(
-            self.store, self.metrics, self.notices, lambda *_: plan, of_id, CODE, self.proc
-        )
+        self.audit = Audit(self.store, self.metrics, self.notices, lambda *_: plan, of_id, CODE)
+        self.processes = ContainerProcesses(self.proc)
         self.hold = Hold(
             "c1", "c1", "u", "main", "d/p/main", {GPU: Part(2 * GIB, 0)}, Pod("u", "d", "p")
         )
         self.usage: dict[int, int | None] | None = {}
-        self.cgroups: dict[int, str] = {}
         (self.proc / "self").mkdir(parents=True)
         (self.proc / "self/mountinfo").write_text(HOST)
         self.process(11)
@@ -68,18 +67,16 @@ class Node:
         directory = self.proc / str(pid)
         for name in ("ns", "fd"):
             (directory / name).mkdir(parents=True)
-        self.cgroups[pid] = f"0::/kubepods/{container}\n"
-        (directory / "cgroup").write_text(self.cgroups[pid])
+        (directory / "cgroup").write_text(f"0::/kubepods/{container}\n")
         (directory / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
         (directory / "root").symlink_to(root)
         (directory / "exe").symlink_to("/opt/program")
         self.runs(pid, EXE, LOADER, self.ours, LIBC)
         self.mounts(pid, ROOT, PRELOAD)
 
-    def runs(self, pid: int, *maps: str, stack: int = 7, state: str = "S") -> None:
+    def runs(self, pid: int, *maps: str, stack: int = 7, runs: bool = True) -> None:
         """Replace the process's program. stack: differs for each exec."""
-        fields = [state, *("0" for _ in range(18)), "100", "0", "0", "0", "1", "2", str(stack)]
-        (self.proc / f"{pid}/stat").write_text(f"{pid} (a) b) {' '.join(fields)} 0 0")
+        (self.proc / f"{pid}/auxv").write_text(str(stack) if runs else "")
         (self.proc / f"{pid}/maps").write_text("\n".join(maps))
 
     def opens(self, pid: int, path: str) -> None:
@@ -90,10 +87,12 @@ class Node:
 
     def look(self) -> set[str]:
         """Look once. Return the findings whose metric is 1."""
-        owners = {pid: "c1" if "c1" in self.cgroups[pid] else None for pid in self.usage or ()}
-        cgroups = {pid: self.cgroups[pid] for pid in owners}
-        seen = self.audit.look(Sample([self.hold], {GPU: self.usage}, owners, cgroups))
-        self.audit.report([self.hold], seen)
+        listed, holder = {*(self.usage or ())}, self.hold.container_id
+        self.processes.find([holder], listed)
+        known = self.processes.by_pid
+        owners = dict.fromkeys((p for p in listed & known.keys() if known[p].container), holder)
+        sample = Sample([self.hold], {GPU: self.usage}, owners, self.processes)
+        self.audit.report(sample, self.audit.look(sample))
         return {finding for finding, value in self.values().items() if value}
 
     def twice(self) -> set[str]:
@@ -205,8 +204,7 @@ def test_a_process_whose_loader_still_works(node: Node) -> None:
 
 def test_processes_that_ended_or_are_of_the_host(node: Node) -> None:
     node.usage = {11: MIB, 99: 3 * GIB}
-    node.cgroups[99] = ""
-    node.runs(11, EXE, state="Z")
+    node.runs(11, EXE, runs=False)
     node.process(13, "system.slice")
     node.runs(13, EXE)
     node.opens(13, "/dev/nvidia0")
@@ -284,10 +282,12 @@ def test_no_container_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for pid in (12, 13, 14):
         node.process(pid, f"c{pid}")
     processes = ContainerProcesses(node.proc)
-    monkeypatch.setattr("time.thread_time", count(0, 0.02).__next__)
+    clock = SimpleNamespace(thread_time=count(0, 0.02).__next__, monotonic=count().__next__)
+    monkeypatch.setattr(container_processes, "time", clock)
     known, reached = ["c1", "c12", "c13", "c14"], list[str]()
     for _ in range(4):
-        reached += [container for container, _ in processes.look(known, {}, ())]
+        processes.find(known, ())
+        reached += [container for container, _ in processes.look(known, (), set)]
     assert {*reached} == {*known}
     assert max(map(reached.count, known)) - min(map(reached.count, known)) <= 1
 

@@ -16,10 +16,11 @@ import pytest
 from gpuslice.contract import names
 from nri_plugin.gpu.driver_limit import DriverLimits
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.gpu.nvml_process import Answers
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger, memory_limits
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.memory_limits import MIG_MODE, MemoryLimits
+from nri_plugin.policy.memory_limits import MIG_MODE, Limits, MemoryLimits
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import ChildError, Reason, Refused
@@ -53,9 +54,9 @@ def test_where_the_driver_can_limit(
     chosen = MemoryLimits(limits)
     said = memory_limits.unavailable(chosen, driver, has_calls, "/cg", is_v2, gpus)
     assert bool(said) == bool(why) and why in said
-    assert memory_limits.in_force(chosen, said) == ("library" if why else "driver")
-    assert memory_limits.in_force(MemoryLimits.LIBRARY, said) == "library"
-    text = memory_limits.described(chosen, said)
+    assert Limits(chosen, said).in_force == ("library" if why else "driver")
+    assert Limits(MemoryLimits.LIBRARY, said).in_force == "library"
+    text = Limits(chosen, said).text
     assert text.startswith("memory limits: library" if why else "memory limits: library and driver")
     assert said in text
 
@@ -232,10 +233,16 @@ async def test_a_container_that_does_not_run_is_left_out(tmp_path: Path) -> None
         assert scene.in_force() == set()
 
 
-async def test_looks_that_end_nvmls_process_come_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ends", "waits_s"),
+    [(False, [30] * 8), (True, [2, 4, 8, 16, 30, 30, 30, 30])],
+    ids=["NVML works", "a look ends NVML's process"],
+)
+async def test_the_time_from_a_look_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool, waits_s: list[float]
 ) -> None:
     async with running(tmp_path) as scene:
+        scene.inventory.driver = "615.71.01"
         now_s, looks = 0.0, list[float]()
 
         @asynccontextmanager
@@ -246,20 +253,21 @@ async def test_looks_that_end_nvmls_process_come_seldom(
                 raise TimeoutError
             yield
 
-        async def ask(*_: object) -> None:
+        async def ask(*_: object) -> Answers:
             looks.append(now_s)
-            scene.inventory.nvml.on_start()
             if len(looks) > 8:
                 raise asyncio.CancelledError
             await asyncio.sleep(0)
+            if not ends:
+                return Answers({}, {0: {"limits": {str(scene.group): [MOST, MOST]}}})
+            scene.inventory.nvml.on_start()
             raise ChildError("NVML exited with status 139")
 
         scene.driver_limits._timeout = timeout
         monkeypatch.setattr(scene.inventory.nvml, "ask", ask)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(scene.driver_limits.run(), 30)
-    waits = [after - before for before, after in pairwise(looks)]
-    assert waits == [2, 4, 8, 16, 30, 30, 30, 30]
+    assert [after - before for before, after in pairwise(looks)] == waits_s
 
 
 async def test_it_looks_again_after_a_synchronize_and_after_nvml_was_loaded(tmp_path: Path) -> None:

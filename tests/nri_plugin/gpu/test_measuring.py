@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -49,6 +49,7 @@ class Node:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.root, self.proc, self.answers = root, root / "proc", root / "usage"
+        self.proc.mkdir()
         self.uuid, self.environment = uuid, environment
         self.command = command or (*fake_nvml.PROGRAM, str(self.answers))
         self.metrics, self.notices, self.clock = Metrics(), Notices(), Clock()
@@ -230,6 +231,9 @@ async def test_a_float_in_the_charge_hides_no_overhead(node: Node) -> None:
     node.nvml({11: 700})
     await node.sample()
     assert node.overhead() == 200
+    node.slot("c1", 4, region_file.SLOT_LIVE, 32 * MIB)
+    await node.sample(1)
+    assert node.overhead() == 0, "a float changes without the counter"
 
 
 async def test_processes_that_nvml_does_not_list_have_no_figure(
@@ -351,10 +355,10 @@ async def test_unused_gpus_are_measured_less_often(node: Node) -> None:
             found.append(node.agent.pause_s)
         return found
 
-    assert await pauses_s({}, {}) == [1, 2.6]
-    assert await pauses_s({11: 5}, {}) == [1, 2.6]
+    assert await pauses_s({}, {}) == [1, 5.2]
+    assert await pauses_s({11: 5}, {}) == [1, 5.2]
     node.works("c1", Compute(spent_ns=1))
-    assert await pauses_s({}, {}) == [1, 2.6]
+    assert await pauses_s({}, {}) == [1, 5.2]
     node.add("c2")
     assert await pauses_s({}) == [1]
 
@@ -363,14 +367,14 @@ class Auditor(Audit):
     """Counts its looks. Its suspicions are the processes that NVML lists."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node.root, node.metrics, node.notices, lambda *_: None, proc=node.proc)
+        super().__init__(node.root, node.metrics, node.notices, lambda *_: None)
         self.seen: list[Sample] = []
 
     def look(self, sample: Sample) -> Sequence[Suspicion]:
         self.seen.append(sample)
         return ()
 
-    def report(self, holds: Iterable[Hold], seen: Sequence[Suspicion]) -> bool:
+    def report(self, sample: Sample, seen: Sequence[Suspicion]) -> bool:
         return any(self.seen[-1].owners) and not any(self.seen[-2].owners)
 
 
@@ -385,9 +389,9 @@ async def test_the_audit_looks_often_and_soon_again(
 
     async def sleep(seconds: float) -> None:
         slept_s.append(round(seconds, 3))
-        if len(slept_s) in (3, 6):
+        if len(slept_s) in (1, 6):
             node.nvml({11: 5})
-        if len(slept_s) == 4:
+        if len(slept_s) == 2:
             node.nvml({})
         if len(slept_s) == 8:
             raise asyncio.CancelledError
@@ -395,9 +399,9 @@ async def test_the_audit_looks_often_and_soon_again(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await node.agent.run()
-    # Unused: a look between two samples. Used: a sample each second, and at once a second look.
-    assert slept_s == [1, 1.3, 1.3, 0.3, 0.7, 1.3, 0.3, 1]
-    assert [len(each.owners) for each in auditor.seen] == [0, 0, 0, 1, 0, 0, 1, 1]
+    # Used: a sample each second, and at once a second look. Unused: looks between two samples.
+    assert slept_s == [1, 0.3, 0.7, 1.3, 1.3, 1.3, 0.3, 1]
+    assert [len(each.owners) for each in auditor.seen] == [0, 1, 0, 0, 0, 0, 1, 1]
     assert {each.holds[0].container_id for each in auditor.seen} == {"c1"}
 
 
