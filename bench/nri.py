@@ -28,6 +28,9 @@ from bench import Result
 from bench.native import built
 from gpuslice.contract import allocation, grants, names
 from lab.node.namespace import Namespace
+from nri_plugin.claims.store import DIRECTORY, ClaimStore
+from nri_plugin.policy.device_claims import ClaimedShare, Prepared, device_name
+from nri_plugin.policy.model import Gpu
 from simgpu import config
 from tools import programs
 from traces.host import BUILD, LIBRARY
@@ -42,13 +45,15 @@ _PAUSE_US: Final = 3000
 @dataclass(frozen=True)
 class Lane:
     """One of the compared setups. socket: the runtime's socket for plugins. plugins: how many must
-    be connected. annotated: whether the pod holds a grant. started: whether to time the start."""
+    be connected. annotated: whether the pod holds a grant. started: whether to time the start.
+    claimed: whether the container has a share of a ResourceClaim."""
 
     about: str
     socket: str
     plugins: int
     annotated: bool
     started: bool = False
+    claimed: bool = False
 
 
 LANES: Final[Mapping[str, Lane]] = {
@@ -57,6 +62,7 @@ LANES: Final[Mapping[str, Lane]] = {
     "go_same": Lane("a plugin in Go, our adjustment, validated", "same", 1, True),
     "plain": Lane("gpuslice, a pod without a grant", "gpuslice", 1, False),
     "granted": Lane("gpuslice, a grant, its files, validated", "gpuslice", 1, True),
+    "claimed": Lane("gpuslice, the same by a ResourceClaim", "claims", 1, False, claimed=True),
 }
 BYSTANDERS: Final[Mapping[str, Lane]] = {
     "go_started": Lane("a plugin in Go, one variable", "minimal", 1, False, started=True),
@@ -105,7 +111,9 @@ class Stage:
         assert self._runtime.stdout is not None
         if self._runtime.stdout.readline() != "listening\n":
             raise RuntimeError("the runtime of the bench does not come up; see above")
-        self._start_agent()
+        self._start_simgpu()
+        self._start_agent("gpuslice")
+        self._start_agent("claims")
         self.measure([_OURS], 1, save=True)
         for socket, file in (("minimal", "-"), ("same", str(self._adjustment))):
             self._start("rival", [self._program, "plugin", self._socket(socket), file])
@@ -158,12 +166,19 @@ class Stage:
                 ),
                 names.ANNOTATION_GRANTS: grants.encode({"main": [grant]}),
             },
+            "CDI": f"{names.CDI_KIND_CLAIM}={self._claim().shares[0].name}",
             "Labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER},
             "Save": str(self._adjustment),
             "Bundles": str(self._directory / "state/io.containerd.runtime.v2.task/k8s.io"),
         }
 
-    def _start_agent(self) -> None:
+    def _claim(self) -> Prepared:
+        """Return the claim that the agent for claims has prepared before its start."""
+        device = device_name(Gpu(self._gpu.uuid, self._gpu.minor, 0))
+        share = ClaimedShare("claim-01234567", "gpu", device, "01234567", _MEMORY_BYTES, 50)
+        return Prepared("claim", "default", "bench", ["uid-claimed"], [share])
+
+    def _start_simgpu(self) -> None:
         sim = self._directory / "sim"
         up: list[str | Path] = [sys.executable, "-m", "simgpu", "up", "--dir", sim]
         done = self._namespace.run([*up, "--config", config.DEFAULT_FILE])
@@ -173,15 +188,21 @@ class Stage:
         specs.mkdir()
         (spec,) = (sim / "cdi").iterdir()
         (specs / "nvidia.yaml").write_text(_with_mounts(json.loads(spec.read_text()), _MOUNTS))
+
+    def _start_agent(self, name: str) -> None:
         # On a node this directory is under /run, which is a tmpfs too.
-        run_dir = self._directory / "run"
+        run_dir = self._directory / f"run-{name}"
         run_dir.mkdir()
         self._namespace.run(["mount", "-t", "tmpfs", "run", run_dir])
+        if name == "claims":
+            records = self._namespace.outside(run_dir) / DIRECTORY
+            ClaimStore(records, self._directory / "cdi").put(self._claim())
         command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
-        command += ["--nri-socket", self._socket("gpuslice"), "--cdi-dir", specs]
+        command += ["--nri-socket", self._socket(name), "--cdi-dir", self._directory / "cdi"]
         command += ["--library", LIBRARY, "--run-dir", run_dir]
         command += ["--containerd-state", self._directory / "state"]
-        driver = {"SIMGPU_DIR": str(sim), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
+        sim = str(self._directory / "sim")
+        driver = {"SIMGPU_DIR": sim, "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
         self._start("agent", command, driver)
 
     def _start(

@@ -4,7 +4,7 @@ The driver returns at once. Each pair of figures, with the library and without, 
 alternately, in several processes. For calls, the fastest process counts, because work on the core's
 other hardware thread slows a process by a factor of up to 1.6. For starts, the median counts. The
 library cannot affect `machine`, which is the ratio of a calibration loop's times. The last rows
-replay the calls of recordings (docs/development.md), as traces/cost.py describes.
+replay the calls of recordings (docs/recipes/development.md), as traces/cost.py describes.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
+from nri_plugin.claims.store import store_of
 from nri_plugin.containers.parts import Parts
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
@@ -55,6 +56,8 @@ _NO_CLUSTER: Final = (
     "running without an API server: --kubeconfig is not set, and this is not a pod; containers are"
     " served, this node's GPU inventory is not published"
 )
+
+_NO_CDI: Final = "claims need containerd 2.3 or newer, which reports the CDI devices of containers"
 
 
 async def run(
@@ -166,6 +169,8 @@ class _Agent:
             await self._whole.recover()
         await self._lock.acquire(self._observer.waiting)
         self._parts.inventory.record.begin()
+        store = store_of(self._parts.settings)
+        self._parts.claims.restore(await asyncio.to_thread(store.load))
         if self._whole is not None:  # the previous agent may have allocated GPUs until now
             await self._whole.recover()
 
@@ -205,6 +210,7 @@ async def _serve(
         nonlocal pause_s
         pause_s = settings.first_retry_s
         service.node.runtime = runtime
+        observer.readiness.claims = None if runtime.nri_version else _NO_CDI
         observer.ready(runtime)
         version = f"NRI {runtime.nri_version}" if runtime.nri_version else "NRI before 0.12"
         announce(

@@ -18,6 +18,7 @@ from gpuslice.gpu import driver_root
 from gpuslice.gpu.driver_root import HostView
 from nri_plugin.flags import FLAGS
 from nri_plugin.host import discovery
+from nri_plugin.policy.front_ends import FrontEnd
 from nri_plugin.policy.memory_limits import MemoryLimits
 from nri_plugin.settings import Settings
 
@@ -128,6 +129,7 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         "containerd_state": view.seen(options.containerd_state or discovery.containerd_state(view)),
         "core_policy": Policy(options.core_policy),
         "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
+        "front_end": FrontEnd(options.front_end),
         "environment": {**environment, **roots},
         "kubeconfig": str(options.kubeconfig or ""),
         "library": options.library or Path("/"),

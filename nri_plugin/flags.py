@@ -24,6 +24,7 @@ from gpuslice.kube.log_lines import Format
 from nri_plugin.host import bundle, discovery
 from nri_plugin.host.bundle import LOOSENING
 from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
+from nri_plugin.policy.front_ends import FrontEnd
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.memory_limits import MemoryLimits
 from nri_plugin.settings import Address
@@ -271,6 +272,12 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         node_name,
         "NAME",
         socket.gethostname().lower(),
+    ),
+    "--front-end": _choice(
+        f"how pods request shares of this node's GPUs, unless its label {names.LABEL_FRONT_END}"
+        " says otherwise: annotations (by gpuslice's scheduler), claims (ResourceClaims, by"
+        " kube-scheduler 1.36 or newer)",
+        *FrontEnd,
     ),
     "--http": _value(
         "address of /healthz, /readyz and /metrics: HOST:PORT, unix:PATH or off",

@@ -46,6 +46,12 @@ class Readiness:
         """Why the node belongs to another device plugin. None: the node is ours."""
         self.unusable: Mapping[str, str] = {}
         """Why a GPU that the driver lists cannot be injected into containers, by UUID."""
+        self.label: str | None = None
+        """Why the Node's label of the front end is not followed. None: it is."""
+        self.front_end: Sequence[str] = ()
+        """Notes for the operator: what a change of the front end waits for."""
+        self.claims: str | None = None
+        """Why the container runtime cannot report the claims of containers."""
         self.grants: Sequence[str] = ()
         """Notes for the operator: grants that the API server has not confirmed."""
         self.limits = Limits(MemoryLimits.LIBRARY)
@@ -65,7 +71,7 @@ class Readiness:
     @property
     def problems(self) -> Sequence[str]:
         """Return all reasons why the agent is not ready. Empty: the agent is ready."""
-        cluster = (self.kubernetes, self.cluster, self.device_plugin)
+        cluster = (self.kubernetes, self.cluster, self.device_plugin, self.label)
         problems = (self.hang, self.session, *self.node, *cluster)
         return [problem for problem in problems if problem is not None]
 
@@ -74,7 +80,7 @@ class Readiness:
         """Return notes for the operator that do not affect readiness."""
         chosen = self.limits.chosen is not MemoryLimits.LIBRARY
         limits = [self.limits.text] if chosen else []
-        return (*limits, *self.unusable.values(), *self.grants)
+        return (*limits, *self.unusable.values(), *self.grants, *self.front_end)
 
 
 class Watchdog:

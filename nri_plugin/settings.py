@@ -17,6 +17,7 @@ from gpuslice.contract.overhead import CODE_BYTES
 from gpuslice.gpu.driver_root import HostView
 from gpuslice.kube.log_lines import Format
 from nri_plugin.policy.capabilities import ALWAYS
+from nri_plugin.policy.front_ends import FrontEnd
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.memory_limits import MemoryLimits
 
@@ -64,6 +65,7 @@ class Settings:
     cgroup_root: Path = Path("/sys/fs/cgroup")
     kubeconfig: str = ""
     node_name: str = ""
+    front_end: FrontEnd = FrontEnd.ANNOTATIONS
 
     inventory_max_age_s: float = 15.0
     """Maximum age of NVML's result when a container gets a GPU. If it is older, NVML is queried."""

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -27,6 +28,7 @@ from gpuslice.kube.access import AccessError
 from gpuslice.kube.client import Kube
 from gpuslice.kube.log_lines import Format, Formatter, Line
 from scheduler import service, simulate_command, uninstall_command
+from scheduler.claims.controller import Templates
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address
 from scheduler.service import Settings
@@ -129,6 +131,7 @@ def _add_flags(command: ArgumentParser, environment: Mapping[str, str]) -> None:
     )
     add("--log-format", Format.LOGFMT.value, "Format of log lines: logfmt or json.", type=Format)
     for flag, text in (
+        ("--claim-templates", "Only make templates of pods' claims (docs/claims.md), no extender."),
         ("--queues", "Serve KAI's Queue objects by Kueue, in the replica that binds."),
         ("--verbose", "Log routine operations too."),
     ):
@@ -236,7 +239,7 @@ async def _serve(settings: Settings) -> None:
 
     def leave() -> None:
         """Finish pending work after the first signal, and stop at once after the second."""
-        if leaving.is_set():
+        if leaving.is_set() or settings.claim_templates:
             task.cancel()
         leaving.set()
 
@@ -248,7 +251,10 @@ async def _serve(settings: Settings) -> None:
 
     async with Kube(load(), load, user_agent="gpuslice-scheduler") as kube:
         with contextlib.suppress(asyncio.CancelledError):
-            await service.run(settings, kube, leaving, announce)
+            if settings.claim_templates:
+                await Templates(kube, time.monotonic).run()
+            else:
+                await service.run(settings, kube, leaving, announce)
 
 
 def announce(line: str) -> None:

@@ -58,6 +58,7 @@ class Settings:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """The policy by schedulerName, for pods that specify none. Without one, binpack is used."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
+    claim_templates: bool = False
     queues: bool = False
     """Whether to serve KAI's Queues by Kueue."""
     kube_scheduler: Address = KUBE_SCHEDULER

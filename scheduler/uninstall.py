@@ -25,11 +25,13 @@ _POLICIES: Final = (
     f"{_ADMISSION}/validatingadmissionpolicybindings",
     f"{_ADMISSION}/validatingadmissionpolicies",
 )
+_CLAIMS: Final = "/apis/resource.k8s.io/v1"
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"
 _COMPONENTS: Final = (
-    f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR},{names.SCHEDULER_NAME})"
+    f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR},{names.SCHEDULER_NAME},"
+    f"{names.CLAIM_TEMPLATES})"
 )
 _CLEANING: Final = f"{names.LABEL_NAME}={names.UNINSTALLER}"
 _KEPT_POLICY: Final = "gpuslice-writer"
@@ -76,6 +78,10 @@ class Uninstallation:
             await self._clean(node)
         for device in await self._list(_DEVICES):
             await self._clear(device)
+        for each in await self._list(f"{_CLAIMS}/resourceclaimtemplates", _OURS):
+            namespace = at(each, "metadata")["namespace"]
+            path = f"{_CLAIMS}/namespaces/{namespace}/resourceclaimtemplates"
+            await self._delete(path, each)
         for lease in await self._list(self._leases):
             is_agents = _name(lease).startswith(names.LEASE_AGENT_PREFIX)
             if is_agents or _name(lease) == names.LEASE_KUBE_SCHEDULER:

@@ -1,5 +1,5 @@
 """Records a program's calls of the driver, and replays them through the library.
 
 `python -m traces record` writes traces and `python -m traces replay` replays them.
-docs/development.md is the manual, and data/README.md describes the format of the files.
+docs/recipes/development.md is the manual, and data/README.md describes the format of the files.
 """

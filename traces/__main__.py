@@ -23,7 +23,7 @@ _BESIDE_BYTES: Final = 8 * 2**30
 allocation before the library does."""
 _REPLAY: Final = """Replay a recording through the library, under a limit, on a private simulated
 GPU. FILE: the traces of all processes of one recording. The last line of the output is JSON. The
-exit status is 1 where a result differs from the recorded one; see docs/development.md."""
+exit status is 1 where a result differs from the recorded one; see docs/recipes/development.md."""
 
 _RECORD: Final = """Run CMD and record what it asks of the driver, one trace for each process, into
 DIR. A trace has data about calls alone: no code, no contents of memory, no strings. The exit status

@@ -26,6 +26,7 @@ from lab.cluster.api import TIMEOUT_S, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import create
 from lab.cluster.fleet_objects import Node, gpu_uuid
+from scheduler.claims import templates
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
 
@@ -120,6 +121,31 @@ def asking_pod(name: str, percents: Sequence[int]) -> dict[str, Any]:
             "containers": [_asking(f"main-{at}", each) for at, each in enumerate(percents)],
         },
     }
+
+
+def template() -> Json:
+    """Return the template that the controller makes for claiming_pod's request."""
+    name = f"gpuslice-c{fleets.ASKED}-r{fleets.ASKED}"
+    made = templates.template(name, [fleets.GPU_BYTES // names.CAPACITY_MEMORY_STEP])
+    assert made is not None
+    return made
+
+
+def claiming_pod(name: str) -> dict[str, Any]:
+    """Return a pod whose request the chart's policy has moved into a claim."""
+    container = {
+        "name": "main-0",
+        "image": "busybox",
+        "resources": {"requests": {"cpu": "10m", "memory": "10Mi"}, "claims": [{"name": "main-0"}]},
+    }
+    claim = {"name": "main-0", "resourceClaimTemplateName": template()["metadata"]["name"]}
+    spec = {
+        "schedulerName": names.SCHEDULER_NAME,
+        "automountServiceAccountToken": False,
+        "resourceClaims": [claim],
+        "containers": [container],
+    }
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 def _asking(name: str, percent: int) -> Json:

@@ -1,8 +1,9 @@
-"""Measures pods per second of kube-scheduler with the extender, and of stock kube-scheduler. Their
-runs alternate, so that other work on the machine affects both.
+"""Measures pods per second of kube-scheduler with the extender, and of stock kube-scheduler without
+and with claims. Their runs alternate, so that other work on the machine affects all of them.
 
 Stock kube-scheduler counts koordinator.sh resources as totals of a node, and the extender is
-stopped (SIGSTOP) meanwhile. A run begins when the programs are idle, because kube-scheduler lists
+stopped (SIGSTOP) meanwhile. With claims, kube-controller-manager makes the claims in the measured
+time. A run begins when the programs are idle, because kube-scheduler lists
 all pods for seconds after its start. Then both programs are stopped while the pods are created. The
 measured time begins when the programs continue, and ends with the last Binding.
 """
@@ -28,9 +29,11 @@ from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
+from lab.cluster.supervised import Process
 
 OURS: Final = "with us"
 STOCK: Final = "stock"
+CLAIMS: Final = "claims"
 BINDING: Final = "POST pods/binding"
 EVENT: Final = "POST events"
 CONDITION: Final = "PATCH pods/status"
@@ -47,7 +50,7 @@ _AT_REST: Final = 0.2
 
 @dataclass
 class Runs:
-    """The figures of all runs, by kind (OURS, STOCK).
+    """The figures of all runs, by kind (OURS, STOCK, CLAIMS).
 
     pods_per_s: one value per run. spent_ms: processor time per pod, by program, for each run. idle:
     the idle part of all processors' time. bound: number of pods. writes: numbers, by request.
@@ -89,15 +92,25 @@ def stock_config(ours: Path, path: Path) -> Path:
 
 
 class Throughput:
-    """Measures on one control plane. installation: gpuslice's programs; the extender runs."""
+    """Measures on one control plane. installation: gpuslice's programs; the extender runs. manager:
+    kube-controller-manager, which CLAIMS needs."""
 
-    def __init__(self, plane: ControlPlane, kube: Kube, installation: Installation) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        kube: Kube,
+        installation: Installation,
+        manager: Process | None = None,
+    ) -> None:
         self._plane = plane
         self._kube = kube
         self._configs = {
             OURS: installation.config,
-            STOCK: stock_config(installation.config, plane.directory / "stock.yaml"),
+            **dict.fromkeys(
+                (STOCK, CLAIMS), stock_config(installation.config, plane.directory / "stock.yaml")
+            ),
         }
+        self._manager = manager
         self._extender = psutil.Process(installation.extender.pid)
         self._number = 0
 
@@ -114,24 +127,29 @@ class Throughput:
         path = f"/api/v1/namespaces/{namespace}/pods"
         await self._kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         ours = kind == OURS
+        if kind == CLAIMS:
+            template = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+            await self._kube.post(template, stage.template())
         self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
         kubeconfig, name = self._plane.kubeconfig("scheduler"), f"kube-scheduler-{self._number}"
         scheduler = self._plane.start_kube_scheduler(self._configs[kind], kubeconfig, name)
         try:
-            await self._warm_up(namespace)
+            await self._warm_up(namespace, kind)
             await self._rest(scheduler.pid)
             scheduler.send(signal.SIGSTOP)
-            pods = [stage.asking_pod(f"p{number}", (fleets.ASKED,)) for number in range(count)]
+            pods = [_pod(kind, f"p{number}") for number in range(count)]
             found = await self._kube.get(path, limit=1)
             seen = asyncio.create_task(
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
             before = stage.writes(self._plane)
             self._extender.send_signal(signal.SIGSTOP)
+            self._signal_manager(signal.SIGSTOP)
             await stage.post_all(self._kube, path, pods)
             spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
             if ours:
                 self._extender.send_signal(signal.SIGCONT)
+            self._signal_manager(signal.SIGCONT)
             scheduler.send(signal.SIGCONT)
             times = await seen
             took_s = times[-1] - started_s
@@ -141,6 +159,7 @@ class Throughput:
             await asyncio.sleep(2)
             runs.writes[kind] += stage.writes(self._plane) - before
         finally:
+            self._signal_manager(signal.SIGCONT)
             scheduler.send(signal.SIGCONT)
             scheduler.stop()
             self._extender.send_signal(signal.SIGCONT)
@@ -150,10 +169,14 @@ class Throughput:
         say(f"{kind}: {count} pods, {rate:.0f} a second")
         await stage.delete_all(self._kube, path)
 
-    async def _warm_up(self, namespace: str) -> None:
+    def _signal_manager(self, number: signal.Signals) -> None:
+        if self._manager is not None:
+            self._manager.send(number)
+
+    async def _warm_up(self, namespace: str, kind: str) -> None:
         """Create a few pods, and wait until kube-scheduler has bound them."""
         path = f"/api/v1/namespaces/{namespace}/pods"
-        warm = [stage.asking_pod(f"first-{number}", (fleets.ASKED,)) for number in range(5)]
+        warm = [_pod(kind, f"first-{number}") for number in range(5)]
         await stage.post_all(self._kube, path, warm)
         deadline = time.monotonic() + _READY_S
         while True:
@@ -184,4 +207,10 @@ class Throughput:
             "the extender": self._extender.pid,
             "the bench": os.getpid(),
         }
+        if self._manager is not None:
+            pids["kube-controller-manager"] = self._manager.pid
         return {program: cpu_s(pid) for program, pid in pids.items()}
+
+
+def _pod(kind: str, name: str) -> stage.Json:
+    return stage.claiming_pod(name) if kind == CLAIMS else stage.asking_pod(name, (fleets.ASKED,))

@@ -107,6 +107,41 @@ LABEL_KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 DEVICE_TYPE_GPU: Final = "gpu"
 """Key of the GPUs in the allocation, and their type in the Device object."""
 
+# --- Dynamic Resource Allocation ------------------------------------------------------------------
+
+LABEL_FRONT_END: Final = "gpuslice.io/front-end"
+"""Node label: how pods request shares of the node's GPUs. Without it the agent's --front-end
+applies."""
+FRONT_END_ANNOTATIONS: Final = "annotations"
+"""The agent publishes a Device, and the extender places pods."""
+FRONT_END_CLAIMS: Final = "claims"
+"""The agent publishes ResourceSlices, and kube-scheduler allocates ResourceClaims."""
+DRA_DRIVER: Final = "gpuslice.io"
+DEVICE_CLASS: Final = "gpuslice.io"
+CAPACITY_MEMORY: Final = "memory"
+"""Capacity of a device: bytes of the GPU's memory, in steps of CAPACITY_MEMORY_STEP."""
+CAPACITY_MEMORY_STEP: Final = 1 << 20
+CAPACITY_CORE: Final = "core"
+"""Capacity of a device: percent of the GPU's compute time."""
+ATTRIBUTE_UUID: Final = "uuid"
+ATTRIBUTE_MODEL: Final = "model"
+ATTRIBUTE_PCI_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+"""Attribute of a device that Kubernetes defines, for devices of several drivers."""
+CDI_KIND_CLAIM: Final = "gpuslice.io/claim"
+"""CDI kind of a prepared share. Its device `CLAIM_UID-FIRST_8_OF_SHARE_ID` only names the share to
+the agent. It mounts CONTAINER_CLAIM."""
+CONTAINER_CLAIM: Final = "/.gpuslice-claim"
+"""A mount from this path of the host, which does not exist. The agent replaces the mount. Therefore
+a container of a claim cannot start without the agent, and the kubelet retries."""
+LABEL_CLAIM_TEMPLATE: Final = "gpuslice.io/claim-template"
+"""Label of a pod whose requests an admission policy moved into claims: `true`."""
+CLAIM_TEMPLATES: Final = "gpuslice-claim-templates"
+"""Name of the Deployment that makes these claims' templates."""
+TAINT_UNHEALTHY: Final = "gpuslice.io/unhealthy"
+"""Taint of a device whose GPU must not get new shares."""
+TAINT_NOT_READY: Final = "gpuslice.io/not-ready"
+"""Taint of all devices of a node whose agent can serve no container now."""
+
 # --- Kubernetes: what the node reports -----------------------------------------------------------
 
 DEVICE_API_VERSION: Final = "scheduling.koordinator.sh/v1alpha1"
@@ -210,6 +245,8 @@ EVENT_DRIVER_LIMIT_NOT_SET: Final = "DriverLimitNotSet"
 """Event reason: the driver's memory limit of a container is not set, only the library's is."""
 EVENT_CAPABILITIES_CUT: Final = "DriverCapabilitiesCut"
 """Event reason: a container requests driver capabilities that the operator does not allow."""
+EVENT_FRONT_END_WAITS: Final = "FrontEndWaits"
+"""Event reason, on the node: its front end changes once nothing holds a GPU of it."""
 EVENT_QUEUE_WAITING: Final = "GPUQueueWaiting"
 """Event reason: the pod waits for quota, and the text names queue, limit and use."""
 EVENT_QUEUE_UNSERVED: Final = "GPUQueueUnserved"

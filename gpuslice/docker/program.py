@@ -24,9 +24,8 @@ from docker.utils import decode_json_header
 from gpuslice.contract import names
 from gpuslice.contract.library_file import MACHINES
 from gpuslice.docker.machine import MachineError
-from nri_plugin.host import entrypoint
+from nri_plugin.host import entrypoint, preload_list
 from nri_plugin.host.entrypoint import File, Process, Read
-from nri_plugin.policy import preload_list
 from nri_plugin.policy.refusals import Reason, refused
 
 _LINKS_MAX: Final = 40

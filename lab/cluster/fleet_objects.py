@@ -115,6 +115,40 @@ def device_json(node: Node, node_uid: str) -> Json:
     }
 
 
+def slice_json(node: Node) -> Json:
+    """Return the GPUs as an agent publishes them on a node that serves claims."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node.name}-{names.DRA_DRIVER}"},
+        "spec": {
+            "driver": names.DRA_DRIVER,
+            "nodeName": node.name,
+            "pool": {"name": node.name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [_device_json(gpu) for gpu in node.gpus],
+        },
+    }
+
+
+def _device_json(gpu: Gpu) -> Json:
+    memory = f"{gpu.memory_bytes // names.CAPACITY_MEMORY_STEP}Mi"
+    capacity = {
+        names.CAPACITY_MEMORY: _capacity(memory, "1Mi", "1Mi"),
+        names.CAPACITY_CORE: _capacity("100", "0", "1"),
+    }
+    return {
+        "name": f"gpu-{gpu.minor}",
+        "allowMultipleAllocations": True,
+        "attributes": {names.ATTRIBUTE_UUID: {"string": gpu.uuid}},
+        "capacity": capacity,
+    }
+
+
+def _capacity(most: str, least: str, step: str) -> Json:
+    valid = {"min": least, "max": most, "step": step}
+    return {"value": most, "requestPolicy": {"default": most, "validRange": valid}}
+
+
 def _gpu_json(gpu: Gpu) -> Json:
     return {
         "type": names.DEVICE_TYPE_GPU,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.policy import checks, differences, nvidia
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy.checks import Request
+from nri_plugin.policy.injection import file_name
 from nri_plugin.policy.model import Claim, Container, Pod
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.plan import ContainerPlan
@@ -141,28 +142,32 @@ class Lifecycle:
         return plan
 
     async def _claim_of(self, pod: Pod, container: Container) -> Claim | None:
-        inventory, claim = self._parts.inventory, self._parts.claims.claim
+        inventory, devices = self._parts.inventory, self._parts.claims.devices
+        for other in devices.of_others(pod.uid, container.cdi_names):
+            if devices.look_again is not None:
+                await in_time("read the claim", self._within(devices.look_again(other)))
+        claim = partial(self._parts.claims.claim, pod, container.name, container.cdi_names)
         try:
-            return claim(pod, container.name, inventory.gpus)
+            return claim(inventory.gpus)
         except Refused as error:
             if error.refusal.reason not in INVENTORY_DEPENDENT:
                 raise
         try:
-            await in_time("query the GPUs", self._refreshed())
+            await in_time("query the GPUs", self._within(inventory.refresh()))
         except Refused:
             if inventory.problem is None:
                 raise
         problem = inventory.problem or "; ".join(inventory.unnamed)
         try:
-            return claim(pod, container.name, inventory.seen)
+            return claim(inventory.seen)
         except Refused as error:
             if error.refusal.reason is Reason.GPU_UNKNOWN and problem:
                 raise refused(Reason.GPUS_UNKNOWN, problem=problem) from error
             raise
 
-    async def _refreshed(self) -> None:
+    async def _within(self, work: Awaitable[None]) -> None:
         async with asyncio.timeout(self._settings.work_deadline_s):
-            await self._parts.inventory.refresh()
+            await work
 
     async def _share(self, pod: Pod, container: Container, claim: Claim) -> ContainerPlan:
         """Enter the share in the ledger. Then inspect the host and create the container's files in
@@ -170,7 +175,7 @@ class Lifecycle:
         inventory = self._parts.inventory
         if self.node.selinux:
             raise refused(Reason.SELINUX, problem=self.node.selinux)
-        key = plans.grant_key(pod, container, claim.shared)
+        key = plans.grant_key(pod, container, claim)
         self.records.take(pod, container, claim, key, inventory.gpus)
         inventory.query_if_older(self._settings.inventory_max_age_s)
         made = False
@@ -234,11 +239,12 @@ class Lifecycle:
         without = answered is not None and answered.key is None
         return self._start_without_share(pod, container, must_have=not without)
 
-    def gets_gpu(self, pod: Pod, container_name: str) -> bool:
+    def gets_gpu(self, pod: Pod, container: Container) -> bool:
         """Whether the container has a share, and must not run without our adjustment. A container
         without a share has no GPU even where our adjustment is missing."""
+        gpus = self._parts.inventory.gpus
         try:
-            claim = self._parts.claims.claim(pod, container_name, self._parts.inventory.gpus)
+            claim = self._parts.claims.claim(pod, container.name, container.cdi_names, gpus)
         except Refused:
             return True
         return claim is not None and bool(claim.shares)
@@ -273,7 +279,7 @@ class Lifecycle:
     async def _start_without_share(self, pod: Pod, container: Container, must_have: bool) -> None:
         """Check a container that its pod's grant does not name. If it can undo the limits of the
         pod's other containers, write an event."""
-        if must_have and self.gets_gpu(pod, container.name):
+        if must_have and self.gets_gpu(pod, container):
             raise refused(Reason.NOT_ADJUSTED)
         try:
             name = await self.verifier.strong_beside(pod, container)
@@ -303,7 +309,7 @@ class Lifecycle:
     async def _plan_in_place(self, container: Container, key: str) -> ContainerPlan | None:
         """Return the container's stored plan. None: no plan is stored, or the container lacks one
         of the plan's mounts. Raises TimeoutError."""
-        job = partial(self._parts.files.plan, key, container.name)
+        job = partial(self._parts.files.plan, key, file_name(container, key))
         plan = await self.worker.run(job, self._settings.work_deadline_s)
         return plan if plan and differences.has_mounts(plan, container.mounts) else None
 

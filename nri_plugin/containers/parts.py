@@ -11,10 +11,9 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.front_ends import FrontEnds
 from nri_plugin.policy.ledger import Ledger
-from nri_plugin.policy.model import ClaimSource
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
@@ -33,7 +32,7 @@ class Parts:
     metrics: Metrics = field(default_factory=Metrics)
     bound_pods: BoundPods = field(default_factory=BoundPods)
     notices: Notices = field(default_factory=Notices)
-    claims: ClaimSource = annotation_claims
+    claims: FrontEnds = field(default_factory=FrontEnds)
     ledger: Ledger = field(default_factory=Ledger)
     readiness: Readiness = field(default_factory=partial(Readiness, time.monotonic))
 

@@ -153,8 +153,9 @@ class Records:
         self._unreported.pop(container_id, None)
         plan = self.plans.pop(container_id, None)
         key = mounted or (plan and plan.key)
-        if key and self._leaves(container_id, key):
-            job = partial(self._remove, key)
+        if key:
+            own = None if self._leaves(container_id, key) else container_id
+            job = partial(self._remove, key, own)
             with suppress(TimeoutError):
                 await self._worker.run(job, self._settings.work_deadline_s)
 
@@ -162,12 +163,12 @@ class Records:
         """Drop a container whose creation failed. The worker removes its files after its earlier
         jobs. One of them may have timed out, and still write these files."""
         self.ledger.drop(container_id)
-        if self._leaves(container_id, key):
-            self._worker.post(partial(self._remove, key))
+        own = None if self._leaves(container_id, key) else container_id
+        self._worker.post(partial(self._remove, key, own))
 
-    def _remove(self, key: str) -> None:
+    def _remove(self, key: str, own: str | None) -> None:
         try:
-            self._parts.files.remove(key)
+            self._parts.files.remove(key, own)
         except FilesError as error:
             _LOG.warning(Line("files stay until the next sweep", key=key, error=error))
 

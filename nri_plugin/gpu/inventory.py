@@ -38,6 +38,8 @@ _RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
     7: "reboot the system",
 }
 """Recovery actions by their number in nvmlDeviceGpuRecoveryAction_t. 0 means none."""
+_LOST: Final = frozenset({1, 2, 6, 7})
+"""Recovery actions for which running programs cannot continue. The others drain the GPU first."""
 
 _XIDS: Final[Mapping[int, str]] = {
     48: "double-bit ECC error",
@@ -204,7 +206,7 @@ class Inventory:
 
     def _judged(self, gpu: Gpu, recovery: int | None) -> Gpu:
         problem = gpu.problem or _condition(recovery, self.record.xids.get(gpu.uuid))
-        return replace(gpu, problem=problem)
+        return replace(gpu, problem=problem, lost=recovery in _LOST)
 
     def _show(self, seen: Sequence[Gpu], unnamed: Sequence[str]) -> None:
         new = self.problem is not None or (seen, unnamed) != (self.seen, self.unnamed)

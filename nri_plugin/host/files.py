@@ -31,10 +31,9 @@ from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.layout import whole
 from gpuslice.contract.overhead import CODE_BYTES
 from gpuslice.kube.log_lines import Line
-from nri_plugin.host import selinux, tmpfs
+from nri_plugin.host import preload_list, selinux, tmpfs
 from nri_plugin.host.descriptors import opened, write
 from nri_plugin.policy import plan as plans
-from nri_plugin.policy import preload_list
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import FilesError, Reason, raise_shortage, refused
 
@@ -149,11 +148,16 @@ class RunDirectory:
                 sources.update(plan.files.values())
         return sources
 
-    def remove(self, key: str) -> None:
-        """Remove the directory of `key`. Idempotent. Programs keep files that they have mapped."""
+    def remove(self, key: str, own: str | None = None) -> None:
+        """Remove the directory of `key`. Idempotent. Programs keep files that they have mapped.
+        own: remove only this container's own files, because others use the directory."""
         path = self.root / key
         try:
-            tmpfs.clear(path)
+            if own is None:
+                tmpfs.clear(path)
+            else:
+                for file in path.glob(f"*.{own}*"):
+                    file.unlink(missing_ok=True)
         except OSError as error:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 

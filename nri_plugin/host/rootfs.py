@@ -23,10 +23,10 @@ from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.contract.library_file import MACHINES
-from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
+from nri_plugin.host import bundle, entrypoint, preload_list, rooted_open, selinux
 from nri_plugin.host.descriptors import opened
 from nri_plugin.host.rooted_open import kind
-from nri_plugin.policy import mountinfo, preload_list
+from nri_plugin.policy import mountinfo
 from nri_plugin.policy.places import is_below
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, raise_shortage, refused

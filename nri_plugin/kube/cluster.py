@@ -23,6 +23,7 @@ from gpuslice.kube.fields import Json
 from gpuslice.kube.log_lines import Line
 from gpuslice.kube.reflector import UNLISTED, Reflector
 from nri_plugin.containers.parts import Parts
+from nri_plugin.kube.claims_driver import ClaimsDriver
 from nri_plugin.kube.inventory_publisher import DEVICES, NODES, InventoryPublisher
 from nri_plugin.kube.reports import Events, Heartbeat
 from nri_plugin.kube.verification import Verification
@@ -102,12 +103,15 @@ class Cluster:
         def synced() -> bool:
             return all(each.synced for each in reflectors.values())
 
+        driver = ClaimsDriver(kube, self._parts, publisher, synced)
+
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(events.run(), name="events")
                 for name, reflector in reflectors.items():
                     group.create_task(reflector.run(), name=f"follow {name}")
                 group.create_task(publisher.run(synced), name="inventory publisher")
+                group.create_task(supervised("claims", driver.run), name="claims")
                 group.create_task(heartbeat.run(), name="heartbeat")
                 group.create_task(self._observe(reflectors), name="observe")
                 group.create_task(check_version(kube, self._parts.readiness), name="version")

@@ -27,7 +27,8 @@ from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.inventory import pace_s
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.gpu_modes import GpuModes
+from nri_plugin.policy.front_ends import FrontEnd
+from nri_plugin.policy.gpu_modes import GpuModes, Mode
 from nri_plugin.policy.kube_objects import NodeFacts
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.totals import Entry, entries, granted_gpus, totals
@@ -66,7 +67,7 @@ class InventoryPublisher:
         self._conditions = True
         """Whether the API server stores a Device's conditions, which older CRDs do not have."""
         self._contests = {"Device": Contest(now), "node": Contest(now)}
-        self._listed: Sequence[Entry] = ()
+        self.listed: Sequence[Entry] = ()
         """The last desired entries of the Device. They describe a GPU that has failed since, even
         if the Device object was deleted."""
         self.node, self.device = One(self._changed), One(self._changed)
@@ -74,6 +75,11 @@ class InventoryPublisher:
     @property
     def node_uid(self) -> str:
         return kube_objects.node(self.node.raw).uid if self.node.raw else ""
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the Device offers no GPU."""
+        return not any(entry.healthy for entry in kube_objects.entries(self.device.raw))
 
     async def run(self, known: Callable[[], bool]) -> None:
         """Run until cancelled. known: whether Node, Device and pods have been listed."""
@@ -114,7 +120,7 @@ class InventoryPublisher:
         facts = kube_objects.node(self.node.raw)
         self._note(facts)
         now = kube_objects.entries(self.device.raw)
-        before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
+        before = [*{each.gpu.uuid: each for each in (*self.listed, *now)}.values()]
         ledger, bound_pods = self._parts.ledger, self._parts.bound_pods
         inventory = self._parts.inventory
         granted = ledger.gpus() | bound_pods.granted(before)
@@ -124,15 +130,20 @@ class InventoryPublisher:
         gpus = inventory.with_problems(self._parts.readiness.unusable)
         desired = entries(gpus, before, granted, reconstructed) if known else now
         listed = [self._with_mode(entry) for entry in desired]
-        self._listed = listed if known else before
+        self.listed = listed if known else before
+        shown, leaves = listed, self._parts.claims.leaves
+        if by_claims := self._parts.claims.now is FrontEnd.CLAIMS:
+            shown, granted = [], frozenset()
+        elif leaves:
+            shown = [replace(entry, mode=Mode.EXCLUDED, why=leaves) for entry in listed]
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         shall_at = at if self._conditions else ""
-        device = kube_objects.device(self._node_name, facts.uid, listed, self.device.raw, shall_at)
+        device = kube_objects.device(self._node_name, facts.uid, shown, self.device.raw, shall_at)
         written = False
-        if device is not None and (listed or self.device.raw):
-            written = await self._write_device(device, listed)
-        resources = self._parts.settings.node_resources
-        wanted = totals(listed, granted, bound_pods.requested(), resources)
+        if device is not None and (self.device.raw or (shown and not leaves)):
+            written = await self._write_device(device, shown)
+        resources = () if by_claims else self._parts.settings.node_resources
+        wanted = totals(shown, granted, bound_pods.requested(), resources)
         return await self._write_node(wanted, facts) or written
 
     def _note(self, facts: NodeFacts) -> None:
@@ -146,6 +157,9 @@ class InventoryPublisher:
         sign = f"status.allocatable of the node has {text}" if text else ""
         self._modes.note("node", Sign(sign) if sign else None, self._now())
         self._modes.operator = facts.operator
+        chosen, front_ends = self._parts.settings, self._parts.claims
+        problem = front_ends.want(facts.front_end, chosen.front_end, bool(chosen.whole_gpus))
+        self._parts.readiness.label = problem or None
 
     def _with_mode(self, entry: Entry) -> Entry:
         mode, why = self._modes.mode(entry.gpu)
@@ -169,9 +183,9 @@ class InventoryPublisher:
             return False
         if raw:
             path = f"{DEVICES}/{self._node_name}"
-            stored = await self._write("device", self._kube.patch(path, device))
+            stored = await self.write("device", self._kube.patch(path, device))
         else:
-            stored = await self._write("device", self._kube.post(DEVICES, device))
+            stored = await self.write("device", self._kube.post(DEVICES, device))
         contest.written(listed, _version(raw))
         if listed and not kube_objects.has_conditions(stored):
             self._conditions = False
@@ -183,14 +197,14 @@ class InventoryPublisher:
         contest, version = self._contests["node"], _version(self.node.raw)
         may_write = capacity is not None and contest.may_write(wanted, version)
         if may_write:
-            await self._write("node", self._kube.patch(f"{path}/status", capacity or {}))
+            await self.write("node", self._kube.patch(f"{path}/status", capacity or {}))
             contest.written(wanted, version)
         label = not self._parts.readiness.problems and not facts.isolates
         if label:
-            await self._write("node", self._kube.patch(path, kube_objects.isolates()))
+            await self.write("node", self._kube.patch(path, kube_objects.isolates()))
         return may_write or label
 
-    async def _write(self, what: str, work: Any) -> Json:
+    async def write(self, what: str, work: Any) -> Json:
         """Await the write and count it. Return the object as the API server stored it."""
         try:
             stored: Json = await work

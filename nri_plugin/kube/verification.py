@@ -16,7 +16,7 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
-from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.ledger import Hold, claimed
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.refusals import Refusal
 
@@ -68,7 +68,10 @@ class Verification:
         mismatch = {**self._bound_pods.over(gpus, ledger.pod_uids()), **self._bound_pods.foreign()}
         states = []
         for hold in holds:
-            refusal = mismatch.get(hold.pod_uid) or self._bound_pods.mismatch(hold, gpus)
+            if shares := claimed(hold.key):
+                refusal = self._parts.claims.devices.unprepared(hold.pod_uid, shares)
+            else:
+                refusal = mismatch.get(hold.pod_uid) or self._bound_pods.mismatch(hold, gpus)
             states.append(self._state_of(hold, refusal))
             if refusal is not None:  # the container keeps running
                 text = (

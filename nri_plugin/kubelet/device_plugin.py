@@ -21,6 +21,7 @@ import grpc.aio
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
+from nri_plugin.claims.plugin import unary
 from nri_plugin.host.device_plugins import KUBELETS_OWN
 from nri_plugin.messages import deviceplugin_pb2 as api
 
@@ -100,13 +101,6 @@ class DevicePlugin:
             self._socket.unlink(missing_ok=True)
 
     def _handlers(self) -> Any:
-        def unary(answer: Callable[[Any, Any], Any], request: Any) -> Any:
-            return grpc.unary_unary_rpc_method_handler(
-                answer,
-                request_deserializer=request.FromString,
-                response_serializer=lambda message: message.SerializeToString(),
-            )
-
         handlers = {
             "GetDevicePluginOptions": unary(self._options, api.Empty),
             "GetPreferredAllocation": unary(self._prefer, api.PreferredAllocationRequest),

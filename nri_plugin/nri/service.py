@@ -104,9 +104,12 @@ class Service:
 
     def _create(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[Reply]:
         self._check_new_sandbox(pod)
-        if not self._parts.claims.may_claim(pod.labels, pod.annotations):
+        if not self._may_claim(pod, container):
             return self._without_claim(pod, container)
         return self._created(translate.pod(pod), translate.container(container))
+
+    def _may_claim(self, pod: nri.PodSandbox, container: nri.Container) -> bool:
+        return self._parts.claims.may_claim(pod, translate.cdi_names(container))
 
     async def _created(self, pod: Pod, container: Container) -> Reply:
         plan = await self.lifecycle.created(pod, container)
@@ -141,18 +144,18 @@ class Service:
         return bystanders.gpus(make_pod(), translate.container(message), here)
 
     def _start(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        if not self._parts.claims.may_claim(pod.labels, pod.annotations):
+        if not self._may_claim(pod, container):
             return None
         key = translate.key_of(container, self._run_dir)
         return self.lifecycle.starts(translate.pod(pod), translate.container(container), key)
 
     def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
-        if not self._parts.claims.may_claim(request.pod.labels, request.pod.annotations):
+        if not self._may_claim(request.pod, request.container):
             self._count_foreign(request)
             return None
         plan = self.records.plans.get(request.container.id)
         if plan is None and self.lifecycle.gets_gpu(
-            translate.pod(request.pod), request.container.name
+            translate.pod(request.pod), translate.container(request.container)
         ):
             raise refused(Reason.NOT_ADJUSTED)
         if plan is None or plan.key is None:

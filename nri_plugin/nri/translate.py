@@ -37,12 +37,12 @@ def container(message: nri.Container) -> Container:
         env=tuple(message.env),
         mounts=mounts(message.mounts),
         devices=devices(message.linux.devices),
-        cdi_names=tuple(_cdi_names(message)),
+        cdi_names=tuple(cdi_names(message)),
         privileged=any(_is_everything(rule) for rule in message.linux.resources.devices),
     )
 
 
-def _cdi_names(message: nri.Container) -> Iterator[str]:
+def cdi_names(message: nri.Container) -> Iterator[str]:
     """Yield the CDI names of a container: from the field of NRI 0.10 and later, and from the
     annotations that device plugins set."""
     yield from (device.name for device in message.cdi_devices)
@@ -148,6 +148,7 @@ def running(message: nri.Container, known: Pod | None, run_dir: str) -> Running:
         key=key_of(message, run_dir),
         mounts=mounts(message.mounts) if message.state == nri.CONTAINER_RUNNING else (),
         stopped=message.state == nri.CONTAINER_STOPPED,
+        cdi_names=tuple(cdi_names(message)),
         waiting=message.state == nri.CONTAINER_CREATED,
         nodes=[
             node.path for node in message.linux.devices if nvidia.is_node(node.path, node.major)

@@ -1,4 +1,4 @@
-"""Reads containers' claims from their pods' annotations. A ClaimSource. Pure.
+"""Reads containers' claims from their pods' annotations. Pure.
 
 A pod without a grant and without an allocation is not changed. In a pod with a grant, a container
 that the grant does not name starts without a GPU, even if a GPU has failed. An inconsistent grant
@@ -61,7 +61,7 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
         warning = _LABEL_ALONE if _has_label(pod) else _unreadable(pod)
         return Claim(warning=warning) if warning else None
     pool = _resolve(enumerate(_sharable(pod, entries)), gpus)
-    policy = _compute_policy(pod, names.ANNOTATION_COMPUTE)
+    policy = compute_policy(pod)
     return Claim(pool, shared=True, allocated=pool, policy=policy)
 
 
@@ -101,14 +101,13 @@ def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[
     )
     pool = _resolve(used, gpus)
     shares, env = _shares(name, listed, pool), tuple(variables.items())
-    keys = f"{names.ANNOTATION_COMPUTE_PREFIX}{name}", names.ANNOTATION_COMPUTE
-    policy = _compute_policy(pod, *keys)
+    policy = compute_policy(pod, name)
     return Claim(shares, allocated=pool, env=env, by_index=granted.by_index, policy=policy)
 
 
-def _compute_policy(pod: Pod, *keys: str) -> Policy | None:
-    """Return the policy of the first of these annotations that the pod has. None: it has none."""
-    for key in keys:
+def compute_policy(pod: Pod, container: str = "") -> Policy | None:
+    """Return the compute policy that the container's or its pod's annotation chooses, if any."""
+    for key in (f"{names.ANNOTATION_COMPUTE_PREFIX}{container}", names.ANNOTATION_COMPUTE):
         text = pod.annotations.get(key)
         if text is None:
             continue

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from gpuslice.contract import names
-from nri_plugin.policy import capabilities
+from nri_plugin.policy import capabilities, ledger
 from nri_plugin.policy.model import CdiDevice, Claim, Container, Edits, Mount, Paths
 from nri_plugin.policy.places import Destinations
 from nri_plugin.policy.refusals import Reason, refused
@@ -36,12 +36,24 @@ _DESTINATIONS: Final = (
 _T = TypeVar("_T")
 
 
+def file_name(container: Container, key: str) -> str:
+    """Return the part of a container's own files' names where containers share a grant. Those of a
+    claim may be of several pods, and equal in their names."""
+    return container.id if ledger.claimed(key) else container.name
+
+
+def claim_mounts(key: str) -> Sequence[Mount]:
+    """Return the mount of nothing that replaces a claim's."""
+    nothing = Mount(names.CONTAINER_CLAIM, "/dev/null", _READ_ONLY_DATA)
+    return [nothing] if ledger.claimed(key) else ()
+
+
 def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
     """Return our mounts in the order of mounting, because some mount points are in the first mount.
     Each container has its own preload lists, even where a pod's containers share a grant."""
     directory = f"{paths.run_dir}/{key}"
     library = paths.library or ""
-    of_its_own = f".{container.name}" if shared else ""
+    of_its_own = f".{file_name(container, key)}" if shared else ""
     mounts = [
         Mount(names.CONTAINER_DIR, directory, (*_READ_ONLY, "rprivate")),
         Mount(names.CONTAINER_LIBRARY, library, _READ_ONLY),

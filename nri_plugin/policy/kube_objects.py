@@ -39,6 +39,7 @@ class NodeFacts:
     """What the agent reads of its Node. isolates: the Node has the label for isolation.
     plugin_gpus: allocatable GPUs of device plugins, by resource. operator: NVIDIA's GPU Operator
     manages the node. written: resources of the capacity that an agent wrote, as managedFields says.
+    front_end: the label's value; "": the Node has none.
     """
 
     uid: str
@@ -49,6 +50,7 @@ class NodeFacts:
     plugin_gpus: Mapping[str, str]
     operator: bool
     written: AbstractSet[str]
+    front_end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def node(raw: Json) -> NodeFacts:
             if key.startswith(_PLUGIN_GPUS) and key not in NODE_RESOURCES and text != "0"
         },
         operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in texts(metadata, "labels"),
+        front_end=texts(metadata, "labels").get(names.LABEL_FRONT_END, ""),
         written={
             key for key, by in writers(raw, "status", "capacity").items() if names.AGENT in by
         },

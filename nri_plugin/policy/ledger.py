@@ -4,10 +4,11 @@ Pure. Any user with write access to pods can write annotations. Therefore the le
 neither a GPU nor a pod's allocation is granted twice at the same time. Each init container may have
 all of the allocation, because it ends before the next container starts.
 
-Containers with an equal key share one grant, which counts once. A container holds its share from
-before its creation is answered until it stops, is removed, or its creation fails. A new container
-replaces the exited container of the same name and pod. A share without a compute limit holds no
-compute, as in Koordinator. `adopt` rebuilds the ledger at every Synchronize.
+Containers with an equal key share one grant, which counts once. A share of a claim has one key. A
+container holds its share from before its creation is answered until it stops, is removed, or its
+creation fails. A new container replaces the exited container of the same name and pod. A share
+without a compute limit holds no compute, as in Koordinator. `adopt` rebuilds the ledger at every
+Synchronize.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Part:
 
 
 NOTHING: Final = Part(0, 0)
+_CLAIM_KEY: Final = "claim-"
 _WHOLE_CORE_PERCENT: Final = 100
 _NAMED_MAX: Final = 8
 _UNITS: Final = {"memory_bytes": "bytes of memory", "core_percent": "percent of compute"}
@@ -57,6 +59,23 @@ class Hold:
     adjusted: bool = True
     """False: the container was created while no agent ran, and has no GPU and no files. Its share
     is still held, so that no other pod gets it before this pod is recreated."""
+
+
+def claim_key(shares: Iterable[str]) -> str:
+    """Return the key of a grant of these shares: claim-UID_ID_ID.UID_ID, for shares UID-ID."""
+    ids: dict[str, list[str]] = {}
+    for share in sorted(shares):
+        uid, _, share_id = share.rpartition("-")
+        ids.setdefault(uid, [uid]).append(share_id)
+    return _CLAIM_KEY + ".".join("_".join(each) for each in ids.values())
+
+
+def claimed(key: str) -> AbstractSet[str]:
+    """Return the shares of claims that a grant's key names. Empty: it is no grant of claims."""
+    if not key.startswith(_CLAIM_KEY):
+        return frozenset()
+    claims = (each.split("_") for each in key.removeprefix(_CLAIM_KEY).split("."))
+    return {f"{uid}-{share_id}" for uid, *ids in claims for share_id in ids}
 
 
 def hold(
@@ -96,7 +115,12 @@ class Ledger:
             there = grants[wanted.key]
             wanted = replace(wanted, parts=there.parts, minors=there.minors)
         else:
-            siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
+            shares = claimed(wanted.key)
+            for other in grants.values():
+                if shares & claimed(other.key):
+                    return refuse(Reason.SHARE_IN_USE, holder=other.container_key)
+            # The shares of a claim are not a part of their pod's allocation.
+            siblings = [o for o in grants.values() if _of_one_pod(wanted, o) and not shares]
             refusal = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(
                 Reason.GPU_FULL, wanted, grants.values(), whole(gpus)
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import Policy
@@ -49,7 +49,8 @@ class Gpu:
     reserves in addition. numa: the NUMA node, None if not known. root: the PCI root, "" if not
     known. link: equal for GPUs that NVLink connects, else "". problem: why the GPU cannot be used.
     bus_id: its PCI address, for example 0000:3b:00.0. index: its number in nvidia-smi. model: the
-    product's name in NVML. bus_id and model are "" if not known.
+    product's name in NVML. bus_id and model are "" if not known. lost: the programs that used it
+    when it failed cannot continue.
     """
 
     uuid: str
@@ -63,6 +64,7 @@ class Gpu:
     bus_id: str = ""
     index: int | None = None
     model: str = ""
+    lost: bool = False
 
     @property
     def most_bytes(self) -> int:
@@ -91,7 +93,7 @@ class Claim:
     which its running containers together must not exceed. warning: why the container has no GPU,
     although it appears to expect one. env: further variables for its programs. by_index: its
     programs expect minors in NVIDIA_VISIBLE_DEVICES instead of UUIDs. policy: its compute policy.
-    None: the node's default.
+    None: the node's default. key: the grant's key; "": as plan.grant_key returns it.
     """
 
     shares: Sequence[Share] = ()
@@ -101,23 +103,7 @@ class Claim:
     env: Sequence[tuple[str, str]] = ()
     by_index: bool = False
     policy: Policy | None = None
-
-
-class ClaimSource(Protocol):
-    """A source of containers' claims on GPUs, for example the module annotation_claims.py."""
-
-    def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-        """Whether a pod may have claims. A fast test of its labels and annotations."""
-
-    def has_shares(self, pod: Pod) -> bool:
-        """Whether the pod was allocated GPUs. True also if its claim cannot be read."""
-
-    def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
-        """Return the container's claim. None: its pod has none. gpus: the node's GPUs. Raises
-        Refused if the claim cannot be fulfilled, for example GPU_UNKNOWN for another node's GPU."""
-
-    def is_uncapped(self, pod: Pod, uuid: str, minor: int, core_percent: int) -> bool:
-        """Whether a container with this percentage of the GPU claims memory, but no compute."""
+    key: str = ""
 
 
 class Device(NamedTuple):

@@ -20,12 +20,13 @@ from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.quantity import format_binary
 from nri_plugin.policy import checks
 from nri_plugin.policy.checks import Request
+from nri_plugin.policy.injection import claim_mounts, file_name
 from nri_plugin.policy.model import Claim, Container, Device, Hook, Mount, Pod, Share
 from nri_plugin.policy.refusals import Reason, refused
 
 GRANT: Final = f"{names.CONTAINER_DIR}/{names.FILE_GRANT}"
 POD_KEY_PREFIX: Final = "pod-"
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,229}")
 _NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
 _NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
 _HASH_SHOWN: Final = 8
@@ -80,13 +81,15 @@ class ContainerPlan:
         return {**shown, "library": release[:_HASH_SHOWN], "key": self.key}
 
 
-def grant_key(pod: Pod, container: Container, shared: bool) -> str:
+def grant_key(pod: Pod, container: Container, claim: Claim) -> str:
     """Return the key: the directory name of the grant's files. Raises Refused if it is invalid."""
     used = {"pod uid": pod.uid, "container name": container.name}
-    for what, name in (used if shared else {"container id": container.id}).items():
+    if claim.key:
+        used["shares of claims"] = claim.key
+    for what, name in (used if claim.shared else {"container id": container.id}).items():
         if not _FILE_NAME.fullmatch(name):
             raise refused(Reason.IDENTITY_INVALID, what=what, value=name)
-    return POD_KEY_PREFIX + pod.uid if shared else container.id
+    return claim.key or (POD_KEY_PREFIX + pod.uid if claim.shared else container.id)
 
 
 def with_share(request: Request, default: Policy = Policy.FAIR) -> ContainerPlan:
@@ -101,11 +104,11 @@ def with_share(request: Request, default: Policy = Policy.FAIR) -> ContainerPlan
     return ContainerPlan(
         env=request.env,
         key=request.key,
-        container=request.container.name,
+        container=file_name(request.container, request.key),
         shared=request.claim.shared,
         shares=tuple(request.claim.shares),
         files=MappingProxyType(files),
-        mounts=(*gpus.mounts, *ours),
+        mounts=(*gpus.mounts, *ours, *claim_mounts(request.key)),
         devices=gpus.edits.devices,
         hooks=gpus.edits.hooks,
         cut=request.driver.cut,

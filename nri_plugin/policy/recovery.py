@@ -14,8 +14,9 @@ from enum import StrEnum
 
 from gpuslice.contract import grant_file, names
 from nri_plugin.policy import ledger
+from nri_plugin.policy.front_ends import FrontEnds
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Claim, ClaimSource, Gpu, Mount, Pod, Share
+from nri_plugin.policy.model import Claim, Gpu, Mount, Pod, Share
 from nri_plugin.policy.plan import POD_KEY_PREFIX
 from nri_plugin.policy.refusals import Refused
 
@@ -56,6 +57,7 @@ class Running:
     """The container's device nodes of NVIDIA's driver."""
     mounts: Sequence[Mount] = ()
     """The container's mounts. Empty unless the container runs."""
+    cdi_names: Sequence[str] = ()
     missed: bool = False
     """Whether NVIDIA's runtime gave the container GPUs that a running agent would have hidden."""
 
@@ -73,7 +75,7 @@ def survey(
     running: Iterable[Running],
     grants: Mapping[str, grant_file.Grant],
     gpus: Sequence[Gpu],
-    claims: ClaimSource,
+    claims: FrontEnds,
     whole: AbstractSet[str] = frozenset(),
 ) -> Survey:
     """Return the state. grants: the valid grant files, by key. whole: NAMESPACE/NAME and UIDs of
@@ -105,7 +107,7 @@ def survey(
         if grant is None:
             strays.append((Stray.FILES_LOST, one))
         shares = _shares(one.pod, grant, claims) if grant else claim.shares if claim else ()
-        shared = one.key.startswith(POD_KEY_PREFIX)
+        shared = one.key.startswith(POD_KEY_PREFIX) or bool(ledger.claimed(one.key))
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Survey(users, holds, strays)
 
@@ -113,7 +115,7 @@ def survey(
 def _unadjusted(one: Running, claim: Claim) -> Hold:
     """Return the hold of a container without files. If the pod's containers share a grant, the hold
     has that grant's key."""
-    key = f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id
+    key = claim.key or (f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id)
     hold = ledger.hold(one.id, key, claim.shared, one.pod, one.name, claim.shares)
     return replace(hold, adjusted=False)
 
@@ -125,15 +127,15 @@ def _place(one: Running) -> tuple[str, str]:
     return one.pod.uid, one.name
 
 
-def _claim_of(one: Running, gpus: Sequence[Gpu], claims: ClaimSource) -> Claim | None:
+def _claim_of(one: Running, gpus: Sequence[Gpu], claims: FrontEnds) -> Claim | None:
     """Return the claim, without shares if the pod has none. None: the claim cannot be fulfilled."""
     try:
-        return claims.claim(one.pod, one.name, gpus) or Claim()
+        return claims.claim(one.pod, one.name, one.cdi_names, gpus) or Claim()
     except Refused:
         return None
 
 
-def _shares(pod: Pod, grant: grant_file.Grant, claims: ClaimSource) -> Sequence[Share]:
+def _shares(pod: Pod, grant: grant_file.Grant, claims: FrontEnds) -> Sequence[Share]:
     return [
         Share(
             gpu.uuid,

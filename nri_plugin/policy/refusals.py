@@ -99,6 +99,21 @@ class Reason(Enum):
         " NVIDIA's DRA driver serves this node ({sign}); keep one of the two off the node"
         + RESCHEDULE
     )
+    CLAIM_INVALID = "{where}: {problem}"
+    CLAIM_NOT_PREPARED = (
+        "CDI device {device}: invalid value: must be of a claim that this agent has prepared for"
+        " the pod; delete the pod to recreate it"
+    )
+    CLAIMS_NOT_SERVED = "claims are not served on this node now: {problem}" + _RETRIES
+    SHARE_IN_USE = (
+        "resources.claims: a share of the container is in use by {holder} together with other"
+        " shares: containers that run at the same time must have equal shares, or none in common;"
+        " the kubelet retries"
+    )
+    CLAIMS_ONLY = (
+        "GPU grant: must be a ResourceClaim: the node has the label "
+        f"{names.LABEL_FRONT_END}={names.FRONT_END_CLAIMS}" + RESCHEDULE
+    )
     GRANT_OVERFILLS = (
         "{uuid}: insufficient free capacity when the pod was bound: {requested} {unit} granted,"
         " {left} of {total} free; granted to pods bound before it: {held}" + RESCHEDULE

@@ -51,6 +51,10 @@ REFUSED: Final = {
     "monitoring.podMonitor.enabled=true": (
         "agent.http.address: invalid value 127.0.0.1: must be reachable by Prometheus"
     ),
+    "frontEnd=both": "at '/frontEnd': value must be one of 'annotations', 'claims'",
+    "claims.nvidiaGpu=true,wholeGpus=any": (
+        "wholeGpus: invalid value any: must be off with frontEnd claims and with claims.nvidiaGpu"
+    ),
     f"{_HAMI},wholeGpus=any": (
         "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true"
     ),

@@ -68,7 +68,11 @@ def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
         for rule in named("ClusterRole", names.SCHEDULER_NAME)["rules"]
         if "admissionregistration.k8s.io" in rule["apiGroups"] and "patch" in rule["verbs"]
     ]
-    may = auto | {f"gpuslice-{each.name}" for each in DIALECTS if each.switch} | {"gpuslice-queues"}
+    may = (
+        auto
+        | {f"gpuslice-{each.name}" for each in DIALECTS if each.switch}
+        | {"gpuslice-queues", "gpuslice-claims"}
+    )
     assert [set(each) for each in patched] == [may | {f"{name}-warn" for name in may}]
 
 

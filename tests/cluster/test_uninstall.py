@@ -132,9 +132,12 @@ def test_what_our_components_wrote_is_removed_and_nothing_else(cluster: Cluster)
     assert uninstall(cluster, "--nodes", "--timeout=0") == [done]
 
 
+CLAIMS: Final = "--set=frontEnd=claims"
+
+
 def test_the_account_may_delete_each_policy_of_the_chart() -> None:
     """The role names every policy except `gpuslice-writer`, which stays."""
     (role,) = (each for each in _hooks() if each["kind"] == "ClusterRole")
     (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
-    ours = {each["metadata"]["name"] for each in policies(MUTATES, QUEUES, *SWITCHES)}
+    ours = {each["metadata"]["name"] for each in policies(MUTATES, QUEUES, CLAIMS, *SWITCHES)}
     assert set(named) == ours - {"gpuslice-writer"}

@@ -32,7 +32,7 @@ def decide(
         granted = annotation_claims.claim(pod, container.name, gpus)
         if granted is None or not granted.shares:
             return plan.without_share(container, granted)
-        key = plan.grant_key(pod, container, granted.shared)
+        key = plan.grant_key(pod, container, granted)
         return plan.with_share(Request(pod, container, granted, key, specs, paths))
     except Refused as error:
         return error.refusal

@@ -12,8 +12,10 @@ from google.protobuf import descriptor_pb2
 
 from tests.support import ROOT
 
+_NAMES = ("deviceplugin", "dra", "nri", "pluginregistration", "podresources", "ttrpc")
 
-@pytest.mark.parametrize("name", ["deviceplugin", "nri", "podresources", "ttrpc"])
+
+@pytest.mark.parametrize("name", _NAMES)
 def test_generated_messages_are_current(name: str, tmp_path: Path) -> None:
     """Descriptors are compared, because they do not change with the generator's version."""
     out = tmp_path / "descriptors"

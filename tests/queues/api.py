@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import re
 from typing import Any
 
 import orjson
@@ -65,6 +66,8 @@ class Api:
         self.writes.append((method, request.path))
         if method == "POST":
             body = orjson.loads(await request.read())
+            if within := re.search("/namespaces/([^/]+)/", path):
+                body["metadata"]["namespace"] = within[1]
             path = f"{path}/{body['metadata']['name']}"
             self.put(path, body)
         elif path not in self.objects:

@@ -24,12 +24,14 @@ type lane struct {
 	Plugins   int32 // number that must be synchronised before the measurement
 	Annotated bool
 	Started   bool // whether the measured time includes the start of its containers
+	Claimed   bool // whether its containers have a share of a claim, for one pod
 }
 
 type plan struct {
 	Lanes       []lane
 	Annotations map[string]string
 	Labels      map[string]string
+	CDI         string // the CDI device of the claim's share
 	Save        string // file for the adjustment of the lane that `Saves`, for the rival
 	Bundles     string // directory of the bundles of started containers, as in containerd
 }
@@ -181,7 +183,7 @@ func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
 	}
 	took := time.Since(begun)
 	r.must(err)
-	if r.Plugins > 0 && r.Annotated && len(answer.GetAdjust().GetEnv()) == 0 {
+	if r.Plugins > 0 && (r.Annotated || r.Claimed) && len(answer.GetAdjust().GetEnv()) == 0 {
 		must(fmt.Errorf("%s: no adjustment came: the plugin was dropped", r.Name))
 	}
 	container.Mounts = append(container.Mounts, answer.GetAdjust().GetMounts()...)
@@ -212,6 +214,10 @@ func (r *runtime) subject(what *plan) (*api.PodSandbox, *api.Container) {
 		Args:   []string{"python", "-m", "train", "--epochs", "3"},
 		Env:    []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME=bench"},
 		Linux:  &api.LinuxContainer{CgroupsPath: "/kubepods/besteffort/pod" + id},
+	}
+	if r.Claimed {
+		pod.Uid = "uid-claimed"
+		container.CDIDevices = []*api.CDIDevice{{Name: what.CDI}}
 	}
 	for i := 0; i < 20; i++ {
 		container.Env = append(container.Env, fmt.Sprintf("SERVICE_%d_PORT=tcp://10.96.0.%d:443", i, i))

@@ -17,6 +17,7 @@ from typing import Any
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 NAMESPACE = "gpuslice-system"
 RESOURCE = "koordinator.sh/gpu"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.driver=gpuslice.io"
 LABEL = "gpuslice.io/queues"
 
 
@@ -64,7 +65,9 @@ def check_scheduler(name: str, address: str) -> Iterator[str]:
         yield f"pod {name}: {error}"
 
 
-def check_nodes() -> Iterator[str]:
+def check_nodes(by_claims: bool) -> Iterator[str]:
+    if by_claims and read(SLICES)["items"]:
+        return
     nodes = read("/api/v1/nodes")["items"]
     offered = [node.get("status", {}).get("allocatable", {}).get(RESOURCE, "0") for node in nodes]
     if all(amount == "0" for amount in offered):
@@ -94,10 +97,10 @@ def reaches_all(hook: dict[str, Any]) -> bool:
 
 
 def main(version: str, *components: str) -> int:
-    ours = [each for each in components if each != "queues"]
+    ours = [each for each in components if each not in ("queues", "claims")]
     problems = [line for each in ours for line in check_pods(each, version)]
     if "gpuslice-agent" in components:
-        problems += check_nodes()
+        problems += check_nodes("claims" in components)
     warnings = check_kueue() if "queues" in components else ()
     sys.stdout.write("\n".join([*problems, *warnings, "failed" if problems else "ok"]) + "\n")
     return 1 if problems else 0

@@ -79,12 +79,15 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* The spec of a pod that runs a command of the scheduler's image once. Arguments: root, account,
-container (its name), command, and memory (the request and the limit). */}}
+{{/* The spec of a pod that runs a command of the scheduler's image. Arguments: root, account, container
+(its name), command, memory (the request and the limit), and optionally restarts (default: once), priority. */}}
 {{- define "gpuslice.commandPod" -}}
 serviceAccountName: {{ .account }}
 {{- include "gpuslice.nodes" (list .root.Values.scheduler 0) }}
-restartPolicy: Never
+restartPolicy: {{ .restarts | default "Never" }}
+{{- with .priority }}
+priorityClassName: {{ . }}
+{{- end }}
 {{ include "gpuslice.pullSecrets" .root }}
 {{ include "gpuslice.unprivilegedPod" . }}
 containers:
@@ -128,6 +131,17 @@ spec:
 {{- toJson $on -}}
 {{- end }}
 
+{{/* Whether the scheduler is installed. Without other dialects and queues, nodes that serve claims need none. */}}
+{{- define "gpuslice.scheduler" -}}
+{{- $others := or .Values.queues.enabled (include "gpuslice.dialectsOption" .) -}}
+{{- if and .Values.scheduler.enabled (or (eq .Values.frontEnd "annotations") $others) }}true{{ end -}}
+{{- end }}
+
+{{/* Whether a node may serve claims. Before Kubernetes 1.36, capacities of devices are an alpha feature. */}}
+{{- define "gpuslice.canClaim" -}}
+{{- if semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
+{{- end }}
+
 {{/* The option --dialects of scheduler and agent, if another dialect than Koordinator's is on. */}}
 {{- define "gpuslice.dialectsOption" -}}
 {{- $on := list -}}
@@ -159,6 +173,17 @@ nvidia.com/gpu. Only queues count gpuslice.io/gpu-milli, and pods keep it if que
 {{/* The served schedulerNames, as the elements of a list in CEL. */}}
 {{- define "gpuslice.served" -}}
 '{{ join "', '" (include "gpuslice.servedNames" . | fromJsonArray) }}'
+{{- end }}
+
+{{/* The schedulerNames whose pods get claims for Koordinator's names, as the elements of a list in CEL: the
+stock kube-scheduler's, and where the extender is not installed, those that it would serve. */}}
+{{- define "gpuslice.claimed" -}}
+'', 'default-scheduler'{{ if not (include "gpuslice.scheduler" .) }}, {{ include "gpuslice.served" . }}{{ end }}
+{{- end }}
+
+{{/* The schedulerNames whose pods' requests by Koordinator's names are judged. */}}
+{{- define "gpuslice.judged" -}}
+{{ if eq .Values.frontEnd "claims" }}'', 'default-scheduler', {{ end }}{{ include "gpuslice.served" . }}
 {{- end }}
 
 {{/* An image of gpuslice. Arguments: the root, and the image's value. */}}
@@ -204,7 +229,16 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and .Values.queues.enabled (not (and .Values.admission.enabled .Values.scheduler.enabled)) }}
+{{- if and (eq .Values.frontEnd "claims") (not (include "gpuslice.canClaim" .)) }}
+{{- fail (printf "frontEnd: invalid value claims: must be annotations before Kubernetes 1.36, whose kube-scheduler is the first to share a device by capacity without alpha feature gates; this is %s" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and .Values.claims.nvidiaGpu (not (include "gpuslice.canClaim" .)) }}
+{{- fail "claims.nvidiaGpu: invalid value true: must be false before Kubernetes 1.36" }}
+{{- end }}
+{{- if and (or .Values.claims.nvidiaGpu (eq .Values.frontEnd "claims")) (ne .Values.wholeGpus "off") }}
+{{- fail (printf "wholeGpus: invalid value %s: must be off with frontEnd claims and with claims.nvidiaGpu, as no device plugin may offer the GPUs of claims" .Values.wholeGpus) }}
+{{- end }}
+{{- if and .Values.queues.enabled (not (and .Values.admission.enabled (include "gpuslice.scheduler" .))) }}
 {{- fail "queues.enabled: invalid value true: must be false without admission.enabled and scheduler.enabled" }}
 {{- end }}
 {{- $own := dict }}

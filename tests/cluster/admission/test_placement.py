@@ -10,7 +10,7 @@ import pytest
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
+from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json, slice_json
 from lab.cluster.manifests import KOORDINATOR, NAMES, NAMES_POLICY, STOCK
 from tests.cluster.admission import scheduler_lease
 from tests.cluster.admission.judging import DRY, PODS, tried
@@ -174,6 +174,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
 
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+_SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 
 
@@ -203,13 +204,16 @@ def agent_token(server: Server, spec: Json) -> str:
 
 def said_of(server: Server, node: str) -> dict[str, Answer]:
     """Try everything that an agent writes for a node, and return the answers by kind of object."""
-    device = device_json(Node(node, (Gpu("GPU-a", 0, 24 << 30),)), "uid")
+    described = Node(node, (Gpu("GPU-a", 0, 24 << 30),))
+    device = device_json(described, "uid")
     lease = lease_json(node, "2026-01-01T00:00:00.000000Z")
     capacity = {"status": {"capacity": {names.RESOURCE_CORE: "100"}}}
     labels = {"metadata": {"labels": {"node.koordinator.sh/gpu-vendor": "nvidia"}}}
     return {
         "devices": server.ask("POST", _DEVICES, device),
         "a device": server.patch(f"{_DEVICES}/{node}", labels),
+        "slices": server.ask("POST", _SLICES, slice_json(described)),
+        "a slice": server.patch(f"{_SLICES}/{slice_json(described)['metadata']['name']}", labels),
         "leases": server.ask("POST", _LEASES, lease),
         "a lease": server.patch(f"{_LEASES}/agent-{node}", labels),
         "nodes": server.patch(f"{_NODES}/{node}", labels),

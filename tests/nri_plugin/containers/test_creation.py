@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
@@ -19,6 +20,7 @@ from nri_plugin.host.verifier import Verifier
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service
 from nri_plugin.policy import kube_objects
+from nri_plugin.policy.front_ends import FrontEnds
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.other_plugins import Sign
@@ -91,18 +93,20 @@ async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(host: 
             await host.contexts.measure(host.inventory.gpus)
 
 
-class Claims:
+class Claims(FrontEnds):
     """A claim source by which the container "main" of each pod has a share."""
 
-    def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    def may_claim(self, pod: Any, cdi_names: Iterable[str]) -> bool:
         return True
 
     def has_shares(self, pod: Pod) -> bool:
         return True
 
-    def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+    def claim(
+        self, pod: Pod, container: str, cdi_names: Iterable[str], gpus: Sequence[Gpu]
+    ) -> Claim | None:
         share = Share(UUID, 0, 5 << 30, 20)
-        return Claim([share], allocated=[share]) if container_name == "main" else Claim()
+        return Claim([share], allocated=[share]) if container == "main" else Claim()
 
     def is_uncapped(self, pod: Pod, uuid: str, minor: int, core_percent: int) -> bool:
         return False

@@ -15,9 +15,8 @@ import pytest
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.grant_file import Policy
 from gpuslice.gpu.account import Account
-from nri_plugin.host import tmpfs
+from nri_plugin.host import preload_list, tmpfs
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Share
 from nri_plugin.policy.refusals import FilesError, Refused
 from tests.nri_plugin.host.interruptions import KILLED, NOT_INTERRUPTED, interrupted

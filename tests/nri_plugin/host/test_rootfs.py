@@ -15,12 +15,11 @@ import pytest
 
 from gpuslice.contract import names
 from lab.node import cgroups
-from nri_plugin.host import selinux
+from nri_plugin.host import preload_list, selinux
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.rootfs import Examination, Inspector
 from nri_plugin.host.selinux import LABEL
-from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Mount, Share
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.host.test_selinux import ALL, OF_TMPFS, SUBJECT, Kernel, bits

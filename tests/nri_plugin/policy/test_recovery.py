@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpuslice.contract import grant_file, names
 from nri_plugin.policy import annotation_claims
+from nri_plugin.policy.front_ends import FrontEnds
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.recovery import Running, Stray, Survey, survey
@@ -20,7 +21,7 @@ IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(A.uuid, 299, 39, 0),))
 
 def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (A,)) -> Survey:
     keys = {one.key for one in running if one.key is not None} if in_force else set()
-    return survey(running, dict.fromkeys(keys, IN_FORCE), gpus, annotation_claims)
+    return survey(running, dict.fromkeys(keys, IN_FORCE), gpus, FrontEnds())
 
 
 def holders(*running: Running) -> list[str]:
@@ -102,7 +103,7 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
     # The agent's own device plugin assigned the GPU to this pod: by name, or for an init container
     # by UID, because the kubelet's record has no names.
     for whole in ("team/web", ABSENT.uid):
-        assert survey([theirs], {}, [], annotation_claims, {whole}).strays == []
+        assert survey([theirs], {}, [], FrontEnds(), {whole}).strays == []
 
 
 def test_gpus_of_nvidias_runtime_are_reported() -> None:

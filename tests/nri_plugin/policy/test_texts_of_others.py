@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.policy import mountinfo, preload_list
+from nri_plugin.host import preload_list
+from nri_plugin.policy import mountinfo
 from nri_plugin.policy.mountinfo import Limits, Location
 
 OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}

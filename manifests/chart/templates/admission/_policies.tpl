@@ -49,6 +49,8 @@ beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{- define "gpuslice.tenantBindings" -}}
 {{- $policy := index . 1 -}}
 {{- $action := (first .).Values.admission.action -}}
+{{- /* Only the extender changes Auto to Deny. */ -}}
+{{- if and (eq $action "Auto") (eq (first .).Values.frontEnd "claims") (not (include "gpuslice.scheduler" (first .))) }}{{ $action = "Deny" }}{{ end -}}
 {{- $kind := "ValidatingAdmissionPolicyBinding" -}}
 {{- $live := lookup "admissionregistration.k8s.io/v1" $kind "" $policy -}}
 {{- $denies := has "Deny" (dig "spec" "validationActions" list $live) -}}
@@ -69,7 +71,7 @@ beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{/* The names of all policies on tenants' objects and of their bindings, including dialects that are off. */}}
 {{- define "gpuslice.tenantPolicies" -}}
 {{- $names := list -}}
-{{- range list "allocations" "dialects" "environment" "hami" "kai" "queues" "quotas" "requests"
+{{- range list "allocations" "claims" "dialects" "environment" "hami" "kai" "queues" "quotas" "requests"
   "scheduler-names" "volcano" -}}
 {{- $names = concat $names (list (printf "gpuslice-%s" .) (printf "gpuslice-%s-warn" .)) -}}
 {{- end -}}
@@ -138,6 +140,28 @@ a binary fraction (1.5Gi), or too large. */}}
 {{- define "gpuslice.integer" -}}
 quantity(text).isInteger() ? quantity(text).asInteger()
 : [quantity(text).asApproximateFloat()].map(f, f > 9.2e18 ? 9223372036854775807 : int(f))[0]
+{{- end }}
+
+{{/* The variables amounts and requested: what each container requests by Koordinator's names, as it is
+written, and with the number of GPUs over which the amounts are divided. */}}
+{{- define "gpuslice.requestVariables" -}}
+# Each container's requests. Zero means not requested. A request outranks a limit.
+- name: amounts
+  expression: >-
+    variables.containers.map(c, [['koordinator.sh/gpu', 'koordinator.sh/gpu-core',
+    'koordinator.sh/gpu-memory', 'koordinator.sh/gpu-memory-ratio', 'koordinator.sh/gpu.shared']
+    .map(n, c.?resources.?requests[?n].or(c.?resources.?limits[?n]).orValue('0'))
+    .map(text,
+    {{- include "gpuslice.integer" . | nindent 4 }})]
+    .map(n, {'name': dyn(c.name), 'owner': dyn('container ' + c.name + ': '), 'gpu': dyn(n[0]), 'core': dyn(n[1]),
+    'memory': dyn(n[2]), 'ratio': dyn(n[3]), 'shared': dyn(n[4])})[0])
+    .filter(a, a.gpu > 0 || a.core > 0 || a.memory > 0 || a.ratio > 0 || a.shared > 0)
+- name: requested
+  expression: >-
+    variables.amounts.map(a, {'name': a.name, 'owner': a.owner, 'gpu': a.gpu, 'core': a.core, 'memory': a.memory,
+    'ratio': a.ratio, 'even': dyn(a.shared > 0), 'gpus': a.shared > 0 ? a.shared
+    : [a.gpu > 0 ? a.gpu : a.ratio > 0 ? a.ratio : a.core].map(percent,
+    percent > 100 && percent % 100 == 0 ? percent / 100 : dyn(1))[0]})
 {{- end }}
 
 {{/* The allowed amounts of memory in MiB, for a refusal. */}}

@@ -1,0 +1,90 @@
+"""What this node has prepared, on disk: a record and a CDI spec per claim.
+
+The record of a claim is written before its CDI spec, and removed after it. A claim that the kubelet
+may use is therefore always counted. The directory exists while the front end is `claims`. All files
+are lost in a reboot, after which the kubelet prepares the claims of its pods again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
+from nri_plugin.host.discovery import CDI_DIRS
+from nri_plugin.policy.device_claims import ClaimedShare, Prepared
+from nri_plugin.settings import Settings
+
+_LOG: Final = logging.getLogger(__name__)
+
+DIRECTORY: Final = ".claims"
+_CDI_VERSION: Final = "0.6.0"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStore:
+    """records: the directory of records. cdi_dir: a directory of CDI specs that the runtime reads.
+    All calls block, and raise OSError."""
+
+    records: Path
+    cdi_dir: Path
+
+    def load(self) -> Mapping[str, Prepared] | None:
+        """Return the prepared claims by UID. None: the front end was not `claims`."""
+        if not self.records.is_dir():
+            return None
+        found = {}
+        for path in sorted(self.records.glob("*.json")):
+            try:
+                raw = json.loads(path.read_bytes())
+                shares = [ClaimedShare(**share) for share in raw.pop("shares")]
+                found[path.stem] = Prepared(**raw, shares=shares)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                # Running containers keep their shares. Further ones of the pod are refused.
+                _LOG.error(Line("record of a claim cannot be read", path=path, error=repr(error)))
+        return found
+
+    def begin(self) -> None:
+        self.records.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def end(self) -> None:
+        shutil.rmtree(self.records, ignore_errors=True)
+
+    def put(self, claim: Prepared) -> None:
+        _write(self._record(claim.uid), asdict(claim))
+        place = names.CONTAINER_CLAIM
+        mount = {"hostPath": place, "containerPath": place, "options": ["bind", "ro"]}
+        edits = {"mounts": [mount]}
+        devices = [{"name": share.name, "containerEdits": edits} for share in claim.shares]
+        spec = {"cdiVersion": _CDI_VERSION, "kind": names.CDI_KIND_CLAIM, "devices": devices}
+        _write(self._spec(claim.uid), spec)
+
+    def drop(self, uid: str) -> None:
+        """Remove the claim's files. Idempotent."""
+        self._spec(uid).unlink(missing_ok=True)
+        self._record(uid).unlink(missing_ok=True)
+
+    def _record(self, uid: str) -> Path:
+        return self.records / f"{uid}.json"
+
+    def _spec(self, uid: str) -> Path:
+        return self.cdi_dir / f"{names.DRA_DRIVER}-claim_{uid}.json"
+
+
+def store_of(settings: Settings) -> ClaimStore:
+    """Return the agent's store. Every runtime reads the last of CDI's standard directories."""
+    return ClaimStore(settings.run_dir / DIRECTORY, settings.view.seen(CDI_DIRS[-1]))
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    new = path.with_suffix(".new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new.write_text(json.dumps(document))
+    os.replace(new, path)

@@ -1,0 +1,1 @@
+"""Tests of the claims' templates, without an API server."""
