@@ -26,7 +26,7 @@ from nri_plugin.gpu import record
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from simgpu import config
-from tests.nri_plugin.fake_runtime import FakeRuntime
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
 from tests.nri_plugin.objects import clear
 from tests.nri_plugin.service_scene import as_made, container, pod
 from tests.simgpu.host import Host
@@ -111,8 +111,12 @@ class Node:
         text = allocation.encode(Allocation({names.DEVICE_TYPE_GPU: entries}))
         of = pod(number, allocated=text, grants=grants.encode(granted))
         what = container(number, sandbox=number)
-        reply = await runtime.create(of, what)
-        assert reply is not None
+        reply = None
+        while reply is None:
+            try:
+                reply = await runtime.create(of, what)
+            except RequestFailed as refusal:  # a busy machine; the kubelet would try again
+                assert "timeout" in str(refusal) and "the kubelet retries" in str(refusal)
         self._pods.append(of)
         self._containers.append(as_made(what, reply))
 
