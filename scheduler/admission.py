@@ -29,9 +29,15 @@ _OPEN: Final = (["Audit"], ["Warn"])
 """A policy's binding with exactly these actions is switched to Deny. Other actions, or another
 value of LABEL_ADMISSION, are an operator's choice and are not changed."""
 _WARNS: Final = "-warn"
-"""Suffix of a policy's second binding, which only warns until the first binding refuses."""
-_AUDIT_ONLY: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
-"""The patch that silences the second binding. Helm waits for the object, so it is not deleted."""
+_NO_REQUEST: Final[Json] = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CONNECT"],
+    "resources": ["pods"],
+}
+_OFF: Final[Json] = {"spec": {"matchResources": {"resourceRules": [_NO_REQUEST]}}}
+"""The patch for a policy's second binding, which warns until the first refuses. The API server
+evaluates a policy for each binding that matches. Helm waits for the object, so it must exist."""
 _POLL_S: Final = 1.0
 _ANSWER_S: Final = 3.0
 _RETRY_S: Final = 30.0
@@ -85,7 +91,7 @@ class Admission:
             _LOG.info(Line("admission policy refuses from now on", binding=name))
         for name in sorted(self._refusing):
             try:
-                await self._patch(f"{name}{_WARNS}", _AUDIT_ONLY)
+                await self._patch(f"{name}{_WARNS}", _OFF)
             except KubeError as error:
                 if error.status != 404:
                     failed = error

@@ -180,8 +180,8 @@ class Node(RuleBasedStateMachine):
 
     @rule(
         device=st.sampled_from(["gpu-a", "gpu-b"]),
-        gib=st.integers(1, 8),
-        core=st.integers(0, 100),
+        gib=st.sampled_from([4, 8]),
+        core=st.sampled_from([0, 50, 100]),
         parts=st.integers(1, 2),
         pods=st.integers(1, 2),
     )
@@ -223,8 +223,11 @@ class Node(RuleBasedStateMachine):
         granted = self.sources.claim(pod, name, cdi(*chosen), GPUS)
         assert granted is not None
         wanted = ledger.hold(container_id, granted.key, True, pod, name, granted.shares)
-        if self.ledger.take(wanted, GPUS, ledger.parts(granted.allocated)) is None:
+        refusal = self.ledger.take(wanted, GPUS, ledger.parts(granted.allocated))
+        if refusal is None:
             self.running[container_id] = granted.key, pod.uid
+        else:
+            assert refusal.reason is Reason.SHARE_IN_USE, "a prepared claim has room"
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -271,5 +274,5 @@ class Node(RuleBasedStateMachine):
             assert amount <= (8 * GIB if what == "memory" else 100)
 
 
-Node.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Node.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestNode = Node.TestCase

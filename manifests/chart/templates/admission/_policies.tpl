@@ -44,8 +44,9 @@ spec:
 
 {{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's name, and
 further fields of the bindings' spec. With action Auto there are two bindings: one with Audit, which the
-extender later changes to Deny, and one with Warn until then. A rollback by server-side apply keeps Deny
-beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
+extender later changes to Deny, and one with Warn, whose matchResources it then sets. So the chart must not
+set these: server-side apply would fail. A rollback by server-side apply keeps Deny beside the chart's
+action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{- define "gpuslice.tenantBindings" -}}
 {{- $policy := index . 1 -}}
 {{- $action := (first .).Values.admission.action -}}
