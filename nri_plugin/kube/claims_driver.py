@@ -134,7 +134,10 @@ class ClaimsDriver:
     def _holders(self) -> Sequence[str]:
         """Return what holds, or was granted, a part of one of the node's GPUs."""
         bound = self._parts.bound_pods
+        # Without the plugin the kubelet can neither start nor end these.
+        waiting = bound.awaiting_claims() if self._front_ends.now is FrontEnd.CLAIMS else ()
         return [
+            *(f"pod {bound.name(uid)}" for uid in waiting),
             *(f"claim {c.namespace}/{c.name}" for c in self._front_ends.devices.prepared.values()),
             *dict.fromkeys(f"container {h.container_key}" for h in self._parts.ledger.holds()),
             *(f"pod {bound.name(uid)}" for uid, gpus in bound.allocated().items() if gpus),

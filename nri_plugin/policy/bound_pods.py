@@ -118,6 +118,10 @@ class BoundPods:
         """Return the pods' allocations by UID, except those that no scheduler wrote."""
         return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
 
+    def awaiting_claims(self) -> Sequence[str]:
+        """Return the UIDs of the pods whose ResourceClaims the kubelet may prepare later."""
+        return [uid for uid, known in self._pods.items() if known.bound.awaits_claims]
+
     def pod(self, uid: str) -> Bound | None:
         known = self._pods.get(uid)
         return known.bound if known else None

@@ -147,7 +147,8 @@ def environment(
     shares = sorted(claim.shares, key=lambda share: share.minor)
     visible = [str(share.minor) if claim.by_index else share.uuid for share in shares]
     # HAMi-core reads 0 percent as no limit. Our library reads the exact value from the grant file.
-    percents = [str(max(share.core_percent, 1)) for share in shares]
+    # A ResourceClaim of 0 percent has no cap.
+    percents = [str(share.core_percent or (100 if claim.key else 1)) for share in shares]
     ours = {
         **dict(claim.env),
         names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE if hidden else ",".join(visible),

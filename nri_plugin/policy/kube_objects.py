@@ -59,7 +59,7 @@ class Bound:
 
     pod: has only the labels and annotations of its grant. scheduled: the binding time in RFC 3339,
     "" if no Binding bound it. is_ours: its schedulerName is our scheduler's. writer: the scheduler
-    process that its annotation names.
+    process that its annotation names. awaits_claims: it is pending and has ResourceClaims.
     """
 
     pod: Pod
@@ -68,6 +68,7 @@ class Bound:
     requested: Mapping[str, int]
     is_ours: bool = False
     writer: str = ""
+    awaits_claims: bool = False
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -142,6 +143,8 @@ def bound(raw: Json) -> Bound:
         requested={} if finished else _requested(at(raw, "spec")),
         is_ours=at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME,
         writer=sys.intern(annotations.get(names.ANNOTATION_WRITER, "")),
+        awaits_claims=status.get("phase") == "Pending"
+        and ("resourceClaims" in at(raw, "spec") or "extendedResourceClaimStatus" in status),
     )
 
 

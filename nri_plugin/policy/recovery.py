@@ -107,7 +107,7 @@ def survey(
         if grant is None:
             strays.append((Stray.FILES_LOST, one))
         shares = _shares(one.pod, grant, claims) if grant else claim.shares if claim else ()
-        shared = one.key.startswith(POD_KEY_PREFIX) or bool(ledger.claimed(one.key))
+        shared = one.key.startswith(POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
     return Survey(users, holds, strays)
 
@@ -116,7 +116,7 @@ def _unadjusted(one: Running, claim: Claim) -> Hold:
     """Return the hold of a container without files. If the pod's containers share a grant, the hold
     has that grant's key."""
     key = claim.key or (f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id)
-    hold = ledger.hold(one.id, key, claim.shared, one.pod, one.name, claim.shares)
+    hold = ledger.hold(one.id, key, claim.shared and not claim.key, one.pod, one.name, claim.shares)
     return replace(hold, adjusted=False)
 
 

@@ -159,8 +159,9 @@ def test_a_whole_gpu_is_never_beside_a_share(plane: ControlPlane) -> None:
 
 
 def test_a_pod_without_a_share_is_not_changed(server: Server) -> None:
+    notes = {"gpu-memory": "about 3", "nvidia.com/container.x": "1"}
     for limits in ({"cpu": "1"}, {names.RESOURCE_NVIDIA_GPU: 1}):
-        answer = tried(server, _stock(asking(limits)))
+        answer = tried(server, _stock(asking(limits), annotations=notes))
         assert answer.done and "resourceClaims" not in answer.body["spec"]
         assert "labels" not in answer.body["metadata"]
     others = pod(asking({_GPU: 50}), scheduler=KOORDINATOR)
@@ -198,6 +199,18 @@ _REFUSED: Final[dict[str, tuple[Json, str]]] = {
     "a hint": (
         _stock(asking({_GPU: 50}), annotations={names.ANNOTATION_POLICY: "spread"}),
         "metadata.annotations[gpuslice.io/policy]: must be absent, as kube-scheduler chooses",
+    ),
+    "a wrong policy": (
+        _stock(asking({_GPU: 50}), annotations={names.ANNOTATION_COMPUTE: "x"}),
+        "metadata.annotations[gpuslice.io/compute]: invalid value 'x': must be fair, capped,",
+    ),
+    "a wrong isolation": (
+        _stock(asking({_GPU: 50}), labels={names.LABEL_ISOLATION_PROVIDER: "other"}),
+        "metadata.labels[koordinator.sh/gpu-isolation-provider]: invalid value 'other': must be",
+    ),
+    "a whole GPU beside": (
+        _stock(asking({_GPU: 50, names.RESOURCE_NVIDIA_GPU: 1})),
+        "container main: nvidia.com/gpu: invalid value 1: must be absent in a pod that requests",
     ),
     "HAMi": (
         _stock(asking({HAMI_MEMORY: 3500})),

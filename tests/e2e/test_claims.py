@@ -233,6 +233,7 @@ def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
         assert limit_bytes(whole, "c") == 20 * GIB
 
 
+@pytest.mark.timeout(60 + 60 * _ROUNDS)
 @pytest.mark.parametrize("part", ["kubelet", AGENT, "containerd"])
 def test_kills_while_claims_are_prepared(watched: Whole, part: str) -> None:
     """The part is killed at a random time in the preparation of a pod, round after round."""

@@ -224,6 +224,8 @@ def said_of(server: Server, node: str) -> dict[str, Answer]:
 def test_an_agent_writes_the_objects_of_its_own_node_alone(agent: Server, server: Server) -> None:
     own = said_of(agent, "n-own")
     assert {what: each.text for what, each in own.items() if not each.done} == {}
+    stolen = slice_json(Node("n-other", ())) | {"spec": slice_json(Node("n-own", ()))["spec"]}
+    assert agent.ask("POST", _SLICES, stolen).policy == "gpuslice-agents"
     said_of(server, "n-other")
     for what, answer in said_of(agent, "n-other").items():
         assert answer.policy == "gpuslice-agents" or answer.status == 409, (what, answer.body)

@@ -105,8 +105,9 @@ class Claims(FrontEnds):
     def claim(
         self, pod: Pod, container: str, cdi_names: Iterable[str], gpus: Sequence[Gpu]
     ) -> Claim | None:
-        share = Share(UUID, 0, 5 << 30, 20)
-        return Claim([share], allocated=[share]) if container == "main" else Claim()
+        share = Share(UUID, 0, 5 << 30, 0)
+        taken = Claim([share], shared=True, allocated=[share], key="claim-u_a")
+        return taken if container == "main" else Claim()
 
     def is_uncapped(self, pod: Pod, uuid: str, minor: int, core_percent: int) -> bool:
         return False
@@ -117,11 +118,15 @@ async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
     of.runtime_handler = "runc"
     async with serving(handler) as runtime:
         await host.inventory.refresh()
-        assert env(await runtime.create(of, container()))[VISIBLE] == UUID
-        gpus = [(gpu.uuid, gpu.limit_bytes) for gpu in read_grant(host, "c0").gpus]
+        seen = env(await runtime.create(of, container()))
+        assert (seen[VISIBLE], seen[names.ENV_CORE_LIMIT]) == (UUID, "100")
+        gpus = [(gpu.uuid, gpu.limit_bytes) for gpu in read_grant(host, "claim-u_a").gpus]
         assert gpus == [(UUID, 5 << 30)]
         assert env(await runtime.create(of, container(1, "beside")))[VISIBLE] == "void"
         assert handler._parts.notices.first() is None, "its pod has it so"
+        assert [each.container_key for each in handler._parts.ledger.holds()] == [
+            "team/train-0/main"
+        ]
 
 
 async def test_an_event_names_the_driver_capabilities_that_are_cut(host: Host) -> None:

@@ -67,6 +67,11 @@ def test_a_shared_grant_without_a_cap_holds_no_compute() -> None:
         assert [held.parts for held in found.holds] == [{A.uuid: Part(299, percent)}] * 2
 
 
+def test_containers_with_claims_have_holds_of_their_own() -> None:
+    found = look(replace(MAIN, key="claim-u_a"), replace(MAIN, id="c2", key="claim-u_b", name="b"))
+    assert [held.container_key for held in found.holds] == ["team/train/main", "team/train/b"]
+
+
 def test_a_created_container_holds_nothing_once_its_successor_runs() -> None:
     """The runtime was killed before the first container's start. The kubelet made another."""
     never, successor = replace(MAIN, waiting=True), replace(MAIN, id="c2", key="c2")
