@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from nri_plugin import command_line
+from nri_plugin.claims.store import store_of
 from nri_plugin.flags import absolute
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.removal import Removal
@@ -26,7 +27,8 @@ have no effect.
 
 Removes, under --run-dir, releases of the library that no container mounts and the files of grants
 whose container does not exist; the copy at /usr/local/vgpu/libvgpu.so if it is gpuslice's; the CDI
-spec that the agent generated. It prints each path, and why others remain.
+spec that the agent generated; what it prepared for ResourceClaims. It prints each path, and why
+others remain.
 """
 _EPILOG: Final = """\
 The command does not change containerd's configuration. NRI without a plugin does nothing.
@@ -105,7 +107,7 @@ def _uninstall(settings: Settings, lock: Lock, printed: set[str], dry_run: bool 
     try:
         if not dry_run and (why := lock.try_acquire()) is not None:
             return f"{why}: must have ended; delete the DaemonSet gpuslice-agent"
-        Removal(settings, done, dry_run).run()
+        Removal(settings, done, dry_run, store_of(settings).paths()).run()
     except (OSError, StoreError) as error:
         return str(error)
     finally:

@@ -69,6 +69,12 @@ class Uninstallation:
 
     async def run(self) -> None:
         """Remove what the components wrote. Raise KubeError, UninstallError."""
+        claims = await self._list(f"{_CLAIMS}/resourceclaims")
+        if pods := sorted({pod for claim in claims for pod in removal.reserved_for(claim)}):
+            raise UninstallError(
+                f"pods have claims of GPUs: {some_of(pods, _SHOWN)}: must have ended, as the"
+                " kubelet cannot end them without the agent; delete them and run this command again"
+            )
         for path in _POLICIES:
             for each in await self._list(path, _OURS):
                 if _name(each) != _KEPT_POLICY:

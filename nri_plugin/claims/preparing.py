@@ -21,7 +21,7 @@ from gpuslice.kube.log_lines import Line
 from nri_plugin.claims.store import ClaimStore
 from nri_plugin.containers.parts import Parts
 from nri_plugin.messages import dra_pb2 as dra
-from nri_plugin.policy import device_claims
+from nri_plugin.policy import device_claims, ledger
 from nri_plugin.policy.device_claims import Prepared
 from nri_plugin.policy.front_ends import FrontEnd
 from nri_plugin.policy.refusals import Reason, Refused, refused
@@ -32,6 +32,7 @@ _CLAIMS: Final = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 _WAIT_S: Final = 15.0
 """Longest wait for the session, and for a pod that ends. The kubelet's timeout is 45 s."""
 _LOOK_S: Final = 1.0
+_LOST_S: Final = 60.0
 _WAITS: Final = (Reason.GPU_FULL, Reason.CLAIMS_NOT_SERVED)
 
 
@@ -66,13 +67,49 @@ class Preparing:
         return dra.NodePrepareResourceResponse(devices=devices)
 
     async def unprepare(self, wanted: dra.Claim) -> dra.NodeUnprepareResourceResponse:
-        async with self._changing:
-            try:
-                await asyncio.to_thread(self._store.drop, wanted.uid)
-            except OSError as error:
-                return dra.NodeUnprepareResourceResponse(error=f"gpuslice: {error}")
-            self._claims.drop(wanted.uid)
+        try:
+            async with self._changing:
+                await self._drop(wanted.uid)
+        except OSError as error:
+            return dra.NodeUnprepareResourceResponse(error=f"gpuslice: {error}")
         return dra.NodeUnprepareResourceResponse()
+
+    async def run(self) -> None:
+        """Drop lost claims each minute, until cancelled."""
+        while True:
+            await self.drop_lost()
+            await asyncio.sleep(_LOST_S if self._parts.ledger.is_complete else _LOOK_S)
+
+    async def drop_lost(self) -> None:
+        """Drop claims that no container holds, and that the API server does not give this node. A
+        kubelet that lost its checkpoint does not unprepare them."""
+        if not self._parts.ledger.is_complete:
+            return
+        holds = self._parts.ledger.holds()
+        held = {share for hold in holds for share in ledger.claimed(hold.key)}
+        for claim in self._claims.prepared.values():
+            if held.isdisjoint(share.name for share in claim.shares):
+                await self._drop_if_lost(claim)
+
+    async def _drop_if_lost(self, claim: Prepared) -> None:
+        of = {"namespace": claim.namespace, "claim": claim.name}
+        try:
+            await self._read(claim.namespace, claim.name, claim.uid)
+        except (Refused, KubeError) as error:
+            # A server without this API answers 404 with another reason.
+            if isinstance(error, KubeError) and error.reason != "NotFound":
+                return
+            try:
+                async with self._changing:
+                    if self._claims.prepared.get(claim.uid) == claim:
+                        await self._drop(claim.uid)
+                        _LOG.warning(Line("lost claim dropped", **of, problem=error))
+            except OSError as failed:
+                _LOG.warning(Line("lost claim not dropped", **of, problem=failed))
+
+    async def _drop(self, uid: str) -> None:
+        await asyncio.to_thread(self._store.drop, uid)
+        self._claims.drop(uid)
 
     async def _look_again(self, claim: Prepared) -> None:
         """Read for which pods a prepared claim is reserved now. The kubelet asks to prepare it for

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from nri_plugin.settings import Settings
 _LOG: Final = logging.getLogger(__name__)
 
 DIRECTORY: Final = ".claims"
+_SPEC: Final = f"{names.DRA_DRIVER}-claim_"
 _CDI_VERSION: Final = "0.6.0"
 
 
@@ -71,11 +72,16 @@ class ClaimStore:
         self._spec(uid).unlink(missing_ok=True)
         self._record(uid).unlink(missing_ok=True)
 
+    def paths(self) -> Sequence[Path]:
+        """Return all that the store has written."""
+        specs = sorted(self.cdi_dir.glob(f"{_SPEC}*"))
+        return [*specs, self.records] if self.records.is_dir() else specs
+
     def _record(self, uid: str) -> Path:
         return self.records / f"{uid}.json"
 
     def _spec(self, uid: str) -> Path:
-        return self.cdi_dir / f"{names.DRA_DRIVER}-claim_{uid}.json"
+        return self.cdi_dir / f"{_SPEC}{uid}.json"
 
 
 def store_of(settings: Settings) -> ClaimStore:

@@ -2,6 +2,7 @@
 
     RUN/KEY/           the files of a grant that no container mounts
     RUN/.store/SHA256/ a release of the library that no container mounts; then the empty store
+    RUN/.claims/, CDI/gpuslice.io-claim_UID.json  what was prepared for claims
     CDI/gpuslice-generated.json, and RUN/.store/nvidia-cdi-hook, the program of its hooks
     /usr/local/vgpu/libvgpu.so  the distributor's copy, if it is gpuslice's library
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
@@ -50,11 +52,13 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Removes gpuslice's files. done: called with each path, and "removed" or why it stays."""
+    """Removes gpuslice's files. done: called with each path, and "removed" or why it stays.
+    claims: the paths of what was prepared for claims."""
 
     settings: Settings
     done: Callable[[Path, str], None]
     dry_run: bool
+    claims: Iterable[Path] = ()
 
     def run(self) -> None:
         """Remove everything. No agent may run meanwhile. Raises OSError and StoreError."""
@@ -91,6 +95,8 @@ class Removal:
         for path in (*specs, *programs):
             if path.exists():
                 self._remove(path, os.unlink)
+        for path in self.claims:
+            self._remove(path, shutil.rmtree if path.is_dir() else os.unlink)
         self._empty(private, *_partial(private, "."))
 
     def _releases(self, used: AbstractSet[str]) -> bool:

@@ -18,7 +18,7 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json
 from gpuslice.kube.log_lines import Line
-from gpuslice.kube.reflector import Reflector
+from gpuslice.kube.reflector import UNLISTED, Reflector
 from nri_plugin.claims import slices
 from nri_plugin.claims.preparing import Preparing
 from nri_plugin.claims.store import store_of
@@ -32,6 +32,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.5
 _NAMED_MAX: Final = 4
+_NEEDS: Final = "claims need Kubernetes 1.36, and the rights that the chart gives the agent there"
 
 
 class ClaimsDriver:
@@ -71,18 +72,20 @@ class ClaimsDriver:
         ours = f"spec.nodeName={self._node_name},spec.driver={names.DRA_DRIVER}"
         query = {"fieldSelector": ours}
         reflector = Reflector(self._kube, slices.PATH, self._slice, query=query)
-        following = asyncio.create_task(reflector.run(), name="follow the slice")
+        tasks = [asyncio.create_task(each) for each in (reflector.run(), preparing.run())]
         try:
             async with plugin.serving():
                 while self._is_on:
-                    await self._round(plugin.registered, reflector.synced)
+                    await self._round(plugin.registered, reflector)
                     await asyncio.sleep(_TICK_S)
         finally:
-            following.cancel()
+            for task in tasks:
+                task.cancel()
 
-    async def _round(self, registered: bool, synced: bool) -> None:
+    async def _round(self, registered: bool, reflector: Reflector) -> None:
         """Write the slice if it differs, and change the front end if it may change."""
         front_ends, desired = self._front_ends, None
+        synced = reflector.synced
         current = front_ends.now is front_ends.wanted is FrontEnd.CLAIMS
         if current and registered and self._publisher.node_uid and self._publisher.listed:
             desired = self._desired()
@@ -95,7 +98,7 @@ class ClaimsDriver:
             change = self._store.begin if front_ends.now is FrontEnd.CLAIMS else self._store.end
             await asyncio.to_thread(change)
             _LOG.info(Line("front end changed", front_end=front_ends.now))
-        self._report(holders)
+        self._report(holders, reflector.problem)
 
     def _desired(self) -> Json:
         parts, entries = self._parts, self._publisher.listed
@@ -143,13 +146,17 @@ class ClaimsDriver:
             *(f"pod {bound.name(uid)}" for uid, gpus in bound.allocated().items() if gpus),
         ]
 
-    def _report(self, holders: Sequence[str]) -> None:
-        """Say what a change of the front end waits for: in the readiness, and once in an event."""
+    def _report(self, holders: Sequence[str], problem: str) -> None:
+        """Say what a change of the front end waits for: in the readiness, and once in an event.
+        problem: why the slice cannot be listed."""
         readiness, leaves = self._parts.readiness, self._front_ends.leaves
         shown, more = ", ".join(holders[:_NAMED_MAX]), len(holders) - _NAMED_MAX
         text = f"{leaves}; it waits until nothing holds its GPUs: {shown}"
         text += f" and {more} more" if more > 0 else ""
-        readiness.front_end = (text if holders else leaves,) if leaves else ()
+        notes = [text if holders else leaves] if leaves else []
+        if problem not in ("", UNLISTED):
+            notes.append(f"resourceslices: {problem}; {_NEEDS}")
+        readiness.front_end = notes
         waits = bool(leaves and holders)
         if waits and not self._logged.get("front end"):
             since, no_pod = datetime.now(UTC).isoformat(), Pod("", names.NAMESPACE, "")

@@ -100,6 +100,16 @@ def has_share(pod: Json) -> bool:
     return of_gpu or names.ANNOTATION_GRANTS in annotations
 
 
+def reserved_for(claim: Json) -> list[str]:
+    """Return the pods, as NAMESPACE/NAME, that a ResourceClaim gives a share of a GPU."""
+    status = at(claim, "status")
+    results = objects(at(at(status, "allocation"), "devices"), "results")
+    if all(each.get("driver") != names.DRA_DRIVER for each in results):
+        return []
+    namespace = at(claim, "metadata").get("namespace")
+    return [f"{namespace}/{pod.get('name')}" for pod in objects(status, "reservedFor")]
+
+
 def _version(raw: Json) -> Json:
     """Return metadata that makes a patch fail if the object has changed since it was read."""
     return {"resourceVersion": at(raw, "metadata").get("resourceVersion")}

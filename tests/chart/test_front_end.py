@@ -9,7 +9,7 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Format
 from scheduler import command_line
-from tests.chart.rendering import Json, command, keys, objects, one, pod
+from tests.chart.rendering import Json, command, keys, objects, one, pod, with_hooks
 from tools import chart
 
 pytestmark = pytest.mark.cluster
@@ -69,6 +69,15 @@ def test_the_templates_of_claims_have_a_program_of_their_own() -> None:
     assert (flags.claim_templates, flags.log_format) == (True, Format.JSON)
     (container,) = pod(rendered, "Deployment", names.CLAIM_TEMPLATES)["containers"]
     assert "ports" not in container
+
+
+@pytest.mark.parametrize("admission", ["true", "false"])
+def test_helms_test_checks_that_program_where_it_is_installed(admission: str) -> None:
+    rendered = with_hooks("--set=frontEnd=claims", f"--set=admission.enabled={admission}")
+    (container,) = one(rendered, "Pod", "gpuslice-test-run")["spec"]["containers"]
+    is_installed = ("Deployment", names.CLAIM_TEMPLATES) in keys(rendered)
+    assert is_installed is (admission == "true")
+    assert (names.CLAIM_TEMPLATES in container["command"]) is is_installed
 
 
 def test_policies_deny_at_once_where_no_extender_could_turn_them_on() -> None:

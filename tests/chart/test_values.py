@@ -55,6 +55,9 @@ REFUSED: Final = {
     "claims.nvidiaGpu=true,wholeGpus=any": (
         "wholeGpus: invalid value any: must be off with frontEnd claims and with claims.nvidiaGpu"
     ),
+    f"frontEnd=claims,{_POOL}.nodeSelector.a=b,agent.nodePools[0].wholeGpus=any": (
+        "wholeGpus: invalid value any: must be off with frontEnd claims and with claims.nvidiaGpu"
+    ),
     f"{_HAMI},wholeGpus=any": (
         "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true"
     ),

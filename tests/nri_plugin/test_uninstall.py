@@ -17,6 +17,7 @@ from nri_plugin.host.bundle import directory
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.store import keep_mounted
 from tests.contract.libraries import library
+from tests.nri_plugin.host_files import put
 from tests.support import ROOT, until
 
 
@@ -57,11 +58,14 @@ def test_it_removes_and_prints_what_no_container_uses(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         shutil.rmtree(root / "state")
-        lines = [f"{path}: removed" for path in (release, store)]
+        claims, spec = run_dir / ".claims", root / "var/run/cdi/gpuslice.io-claim_u.json"
+        put(claims / "u.json"), put(spec)
+        lines = [f"{path}: removed" for path in (spec, claims, release, store)]
         assert uninstall("--dry-run") == (0, [f"{line} (dry run)" for line in lines], "")
         assert release.exists()
         assert uninstall() == (0, lines, "")
-        assert list(root.iterdir()) == [done]
+        spec.parent.rmdir()
+        assert {*root.iterdir()} == {done, root / "var"}
         assert uninstall() == (0, [], "")
     finally:
         if store.exists():

@@ -24,6 +24,7 @@ AGENT, CORE, SPACE = names.AGENT, names.RESOURCE_CORE, "/namespaces/gpu-system/"
 NODES, PODS, SETS = "/api/v1/nodes", f"/api/v1{SPACE}pods", f"/apis/apps/v1{SPACE}daemonsets"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 DEVICES = f"/apis/{names.DEVICE_API_VERSION}/devices"
+CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"
 LEASES = f"/apis/coordination.k8s.io/v1{SPACE}leases"
 TOTAL, ON_N1 = (f"status capacity {CORE}", "100", AGENT), ("spec nodeName", "n1", "")
 Field = tuple[str, object, str]
@@ -139,6 +140,21 @@ def test_what_the_components_wrote_is_removed_in_order_and_the_rest_is_reported(
             assert body == {"propagationPolicy": policy, "preconditions": {"uid": uid}}
 
 
+@pytest.mark.parametrize("driver", [names.DRA_DRIVER, "other"])
+def test_nothing_is_removed_while_pods_have_claims(api: Api, driver: str) -> None:
+    """Without the agent the kubelet cannot unprepare their claims, and they would not end."""
+    api.add(f"{SETS}/{AGENT}", of(AGENT))
+    results = ("status allocation devices results", [{"driver": driver}], "")
+    for number in (1, 2):
+        users = ("status reservedFor", [{"resource": "pods", "name": f"user-{number}"}], "")
+        api.add(f"{CLAIMS}/{number}", ("metadata namespace", "team", ""), results, users)
+    api.add(f"{CLAIMS}/waits", ("metadata namespace", "team", ""))
+    done, is_ours = run(), driver == names.DRA_DRIVER
+    refusal = "uninstall: pods have claims of GPUs: team/user-1, team/user-2: must have ended,"
+    assert done.stderr.startswith(refusal) is is_ours
+    assert (done.exit_code, bool(api.writes)) == (is_ours, not is_ours)
+
+
 @pytest.mark.parametrize(
     ("node", "end_s", "patched_s"),
     [("True", 2.5, [3]), ("True", 999, []), ("", 999, []), ("Unknown", 999, [0])],
@@ -167,6 +183,8 @@ def test_the_end_of_the_components_pods_is_awaited_unless_their_node_is_lost(
         (f"PATCH {NODES}/n1/status", [409], ["8"], ""),
         (f"PATCH {NODES}/n1/status", [409] * 99, [], "node/n1: changes faster than it"),
         (f"PATCH {NODES}/n1/status", [500], [], "Refused"),
+        (f"GET {CLAIMS}", [404], ["7"], ""),
+        (f"GET {CLAIMS}", [403], [], "Refused"),
         (f"GET {DEVICES}", [404], ["7"], ""),
         (f"GET {DEVICES}", [403], ["7"], "Refused"),
     ],

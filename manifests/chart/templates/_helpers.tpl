@@ -221,11 +221,14 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and .Values.dialects.hami.enabled .Values.agent.enabled }}
+{{- if .Values.agent.enabled }}
 {{- range $pool := .Values.agent.nodePools | default (list dict) }}
 {{- $whole := $pool.wholeGpus | default $.Values.wholeGpus }}
-{{- if ne $whole "off" }}
+{{- if and $.Values.dialects.hami.enabled (ne $whole "off") }}
 {{- fail (printf "wholeGpus: invalid value %s: must be off while dialects.hami.enabled is true, as its pods request nvidia.com/gpu of the scheduler; change one of the two" $whole) }}
+{{- end }}
+{{- if and (or $.Values.claims.nvidiaGpu (eq $.Values.frontEnd "claims")) (ne $whole "off") }}
+{{- fail (printf "wholeGpus: invalid value %s: must be off with frontEnd claims and with claims.nvidiaGpu, as no device plugin may offer the GPUs of claims" $whole) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -234,9 +237,6 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- end }}
 {{- if and .Values.claims.nvidiaGpu (not (include "gpuslice.canClaim" .)) }}
 {{- fail "claims.nvidiaGpu: invalid value true: must be false before Kubernetes 1.36" }}
-{{- end }}
-{{- if and (or .Values.claims.nvidiaGpu (eq .Values.frontEnd "claims")) (ne .Values.wholeGpus "off") }}
-{{- fail (printf "wholeGpus: invalid value %s: must be off with frontEnd claims and with claims.nvidiaGpu, as no device plugin may offer the GPUs of claims" .Values.wholeGpus) }}
 {{- end }}
 {{- if and .Values.queues.enabled (not (and .Values.admission.enabled (include "gpuslice.scheduler" .))) }}
 {{- fail "queues.enabled: invalid value true: must be false without admission.enabled and scheduler.enabled" }}

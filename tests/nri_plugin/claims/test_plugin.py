@@ -38,11 +38,14 @@ Answers = Mapping[str, Any]
 
 @dataclass
 class Api:
-    """The API server's claims by name."""
+    """The API server's claims by name. error: its answer to each request."""
 
     claims: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    error: KubeError | None = None
 
     async def get(self, path: str) -> Mapping[str, Any]:
+        if self.error:
+            raise self.error
         name = path.rpartition("/")[2]
         if name not in self.claims:
             raise KubeError(404, "NotFound", name)
@@ -165,6 +168,66 @@ async def test_a_later_pod_of_a_named_claim_is_found_without_another_call(kubele
     await kubelet.unprepare(wanted)
     await look_again(before)
     assert not devices.prepared, "it stays unprepared"
+
+
+def _of_another_uid(kubelet: Kubelet) -> None:
+    kubelet.api.claims["c"]["metadata"]["uid"] = "uid-new"
+
+
+def _not_allocated(kubelet: Kubelet) -> None:
+    del kubelet.api.claims["c"]["status"]["allocation"]
+
+
+def _of_another_node(kubelet: Kubelet) -> None:
+    devices = kubelet.api.claims["c"]["status"]["allocation"]["devices"]
+    devices["results"][0]["pool"] = "another"
+
+
+def _held(kubelet: Kubelet) -> None:
+    kubelet.api.claims.clear()
+    key = ledger.claim_key(kubelet.specs())
+    of = ledger.hold("c", key, True, Pod("pod-1", "default", "p"), "main", [])
+    kubelet.agent.ledger.adopt([of], ())
+
+
+def _unlisted(kubelet: Kubelet) -> None:
+    kubelet.api.claims.clear()
+    kubelet.agent.ledger.is_complete = False
+
+
+def _unanswered(kubelet: Kubelet) -> None:
+    kubelet.api.error = KubeError(500, "InternalError", "")
+
+
+def _without_the_api(kubelet: Kubelet) -> None:
+    kubelet.api.error = KubeError(404, "HTTP 404", "page not found")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_lost"),
+    [
+        (lambda kubelet: kubelet.api.claims.clear(), True),
+        (_of_another_uid, True),
+        (_not_allocated, True),
+        (_of_another_node, True),
+        (lambda kubelet: None, False),
+        (_held, False),
+        (_unlisted, False),
+        (_unanswered, False),
+        (_without_the_api, False),
+    ],
+)
+async def test_a_claim_that_the_node_has_lost_is_dropped(
+    kubelet: Kubelet, change: Callable[[Kubelet], None], is_lost: bool
+) -> None:
+    """The kubelet does not unprepare it after it lost its checkpoint."""
+    await kubelet.prepare(kubelet.api.add("c", result("gpu-a", "a" * 36)))
+    change(kubelet)
+    served = Preparing(kubelet.agent, kubelet.store, cast(Kube, kubelet.api))
+    await served.drop_lost()
+    left = [] if is_lost else ["uid-c"]
+    assert [*kubelet.agent.claims.devices.prepared] == [*(kubelet.store.load() or ())] == left
+    assert len(kubelet.specs()) == len(left)
 
 
 def _no_session(kubelet: Kubelet) -> None:
