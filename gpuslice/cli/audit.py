@@ -22,7 +22,8 @@ from gpuslice.kube.client import Kube
 _DESCRIPTION: Final = """\
 Show the containers that hold more of a GPU than they were given, or escape their limit, as the
 nodes' agents see it from outside. The exit status is 1 if there are any, 0 if there are none, and 2
-if the cluster cannot be read or no node answers. A node that does not answer is named.
+if the cluster cannot be read, no node has GPUs of gpuslice or no node answers. A node that does not
+answer is named.
 """
 _METRIC: Final = b"gpuslice_audit_findings"
 _LABELS: Final = ("namespace", "pod", "container", "finding")
@@ -47,6 +48,8 @@ class Report:
     """Why a node did not answer, by its name."""
     asked: int = 0
     """The number of nodes."""
+    unread: str = ""
+    """Which nodes the user may not list."""
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -62,6 +65,8 @@ def _run(chosen: argparse.Namespace, access: Access) -> int:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in table(report))
+    if report.unread:
+        sys.stderr.write(f"gpuslice audit: {report.unread}\n")
     silent: dict[str, list[str]] = {}
     for name, why in sorted(report.unanswered.items()):
         silent.setdefault(why, []).append(name)
@@ -80,9 +85,14 @@ async def _read(chosen: argparse.Namespace, access: Access) -> Report:
 
 async def read(kube: Kube, nodes: Sequence[str]) -> Report:
     """Read the findings of these nodes; of all for none. Raises KubeError, and LookupError for a
-    node without a Device object."""
+    node without GPUs, or if there is none."""
     reader, report = Reader(kube), Report()
-    shown = (await reader.grants()).only(nodes or None, "NODE").nodes
+    found = await reader.grants()
+    report.unread = reader.notices.get("claims", "")
+    if not found.nodes:
+        none = "no node has a Device object or a ResourceSlice of gpuslice"
+        raise LookupError(report.unread or none)
+    shown = found.only(nodes or None, "NODE").nodes
     report.asked = len(shown)
 
     def take(node: Node, page: bytes) -> None:

@@ -1,19 +1,22 @@
 """What the cluster has granted, and its use: nodes, GPUs, slices, and pods that wait. Pure.
 
-Reads Device objects and pods. A slice is a container's share of one GPU. The GPU's granted amounts
-are the pods' allocations, because containers that run one after another hold their shares in turn.
+Reads Device objects and pods, and of nodes that serve claims ResourceSlices and ResourceClaims. A
+slice is a container's share of one GPU, or a claim's for a pod. The GPU's granted amounts are the
+pods' allocations, because containers that run one after another hold their shares in turn.
 Parts that cannot be read are left out, and the pod is listed with the reason.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
+from gpuslice.cli import claims
 from gpuslice.cli.use import Sample, SliceUse
 from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.dialects import DIALECTS, SCHEDULER_NAMES
@@ -31,8 +34,9 @@ _TRANSIENT: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 @dataclass(slots=True)
 class Slice:
-    """A container's share of a GPU. container: "" if the pod's containers share one grant.
-    core_percent: None without a cap. use: None if it is not known."""
+    """A container's share of a GPU. container: "" if several containers of the pod share it.
+    core_percent: None without a cap. use: None if it is not known. claim: the ResourceClaim that
+    has the share, if one has."""
 
     namespace: str
     pod: str
@@ -40,6 +44,7 @@ class Slice:
     memory_bytes: int
     core_percent: int | None
     use: SliceUse | None = None
+    claim: str = ""
 
 
 @dataclass(slots=True)
@@ -73,12 +78,13 @@ class Node:
         return sum(gpu.granted_bytes for gpu in self.gpus) / total if total else 0.0
 
     def show(self, sample: Sample | None) -> None:
-        """Replace the use of the GPUs and slices. None: it is not known."""
+        """Replace the use of the GPUs and slices. None: it is not known. The agent's metrics do not
+        tell several claims of a container apart."""
         for gpu in self.gpus:
             gpu.used_bytes = sample.gpus.get(gpu.uuid) if sample else None
-            for each in gpu.slices:
-                key = each.namespace, each.pod, each.container, gpu.uuid
-                each.use = sample.slices.get(key) if sample else None
+            keys = [(each.namespace, each.pod, each.container, gpu.uuid) for each in gpu.slices]
+            for key, each in zip(keys, gpu.slices, strict=True):
+                each.use = sample.slices.get(key) if sample and keys.count(key) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,8 @@ class Cluster:
             return self
         kept = [node for node in self.nodes if node.name in nodes]
         for name in sorted({*nodes} - {node.name for node in kept}):
-            raise LookupError(f"{flag}: invalid value {name}: must be a node with a Device object")
+            must = "must be a node with a Device object or a ResourceSlice"
+            raise LookupError(f"{flag}: invalid value {name}: {must}")
         return Cluster(kept, self.waiting)
 
 
@@ -116,22 +123,36 @@ def document(cluster: Cluster, notices: Iterable[str]) -> dict[str, Any]:
     return {"nodes": nodes, "waiting": waiting, "notices": list(notices)}
 
 
-def read(devices: Iterable[Json], pods: Iterable[Json], namespace: str = "") -> Cluster:
+def read(
+    devices: Iterable[Json],
+    pods: Iterable[Json],
+    slices: Iterable[Json] = (),
+    resource_claims: Iterable[Json] = (),
+    *,
+    namespace: str = "",
+) -> Cluster:
     """Return what the pods hold and wait for. Finished pods must not be among them. With a
     namespace, its slices, the GPUs that have them, and its waiting pods. The granted amounts are
     still those of all namespaces."""
     nodes = {node.name: node for node in map(_node, devices)}
+    by_device = _published(slices, nodes)
+    ours = claims.ours(resource_claims)
+    held = defaultdict[tuple[str, str], list[Slice]](list)
+    for claim in ours.values():
+        for each in _hold_claim(claim, by_device):
+            held[each.namespace, each.pod].append(each)
     waiting: list[Waiting] = []
     for pod in pods:
         node = nodes.get(str(at(pod, "spec").get("nodeName") or ""))
         if node is not None:
             node.agent = _agent(pod) or node.agent
             problem = _hold(pod, node)
-            reasons = [problem] if problem else _container_reasons(pod)
+            reasons = [problem] if problem else _container_reasons(pod, ours)
         else:
-            reasons = _unscheduled(pod)
-        metadata = at(pod, "metadata")
-        name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+            reasons = _unscheduled(pod, ours)
+        name = claims.key(pod)
+        for each in held[name]:
+            each.container = claims.container(pod, each.claim)
         waiting += [Waiting(*name, node.name if node else "", one_line(r)) for r in reasons[:1]]
     ordered = sorted(nodes.values(), key=lambda node: (-node.granted_ratio, node.name))
     waiting.sort(key=lambda each: (each.namespace, each.pod))
@@ -186,6 +207,32 @@ def _node(device: Json) -> Node:
     return Node(str(at(device, "metadata").get("name", "")), gpus)
 
 
+def _published(slices: Iterable[Json], nodes: dict[str, Node]) -> Mapping[tuple[str, str], Gpu]:
+    """Add the nodes that serve claims. Return their GPUs by node and device."""
+    found = {}
+    for spec in (at(each, "spec") for each in slices):
+        if spec.get("driver") != names.DRA_DRIVER:
+            continue
+        name = str(spec.get("nodeName", ""))
+        node = nodes.setdefault(name, Node(name, []))
+        for device in objects(spec, "devices"):
+            attributes, capacity = at(device, "attributes"), at(device, "capacity")
+            memory = quantity.parse(at(capacity, names.CAPACITY_MEMORY).get("value"))
+            uuid, model = (
+                one_line(str(at(attributes, key).get("string", "")))
+                for key in (names.ATTRIBUTE_UUID, names.ATTRIBUTE_MODEL)
+            )
+            minor = at(attributes, names.ATTRIBUTE_MINOR).get("int")
+            taints = {taint.get("key") for taint in objects(device, "taints")}
+            if isinstance(memory, quantity.Value):
+                minor = minor if isinstance(minor, int) else 0
+                gpu = Gpu(uuid, minor, model, memory.amount, names.TAINT_UNHEALTHY not in taints)
+                found[name, str(device.get("name"))] = gpu
+                node.gpus.append(gpu)
+        node.gpus.sort(key=attrgetter("minor"))
+    return found
+
+
 def _agent(pod: Json) -> tuple[str, int] | None:
     """Return the name and port of an agent's pod that runs. None: it is another pod."""
     metadata, running = at(pod, "metadata"), at(pod, "status").get("phase") == "Running"
@@ -195,6 +242,19 @@ def _agent(pod: Json) -> tuple[str, int] | None:
                 if port.get("name") == "http" and isinstance(port.get("containerPort"), int):
                     return str(metadata.get("name", "")), port["containerPort"]
     return None
+
+
+def _hold_claim(claim: Json, by_device: Mapping[tuple[str, str], Gpu]) -> Iterator[Slice]:
+    """Add the claim to its GPUs. Yield, and add, a slice for each pod that has it."""
+    namespace, name = claims.key(claim)
+    for part in claims.parts(claim):
+        if gpu := by_device.get((part.node, part.device)):
+            gpu.granted_bytes += part.memory_bytes
+            gpu.granted_core += part.core_percent
+            share = part.memory_bytes, part.core_percent or None
+            for pod in claims.pods(claim):
+                gpu.slices.append(Slice(namespace, pod, "", *share, claim=name))
+                yield gpu.slices[-1]
 
 
 def _hold(pod: Json, node: Node) -> str:
@@ -221,7 +281,7 @@ def _hold(pod: Json, node: Node) -> str:
     for gpu, size, core in held or [(gpu, size, core) for gpu, _, size, core in slices]:
         gpu.granted_bytes += size
         gpu.granted_core += core
-    name = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+    name = claims.key(pod)
     for gpu, container, size, core in slices or [(gpu, "", size, core) for gpu, size, core in held]:
         # 100 percent beside a smaller allocation is a limit that limits nothing.
         is_cap = 0 < core <= max(reserved.get(gpu.uuid, 100), 99)
@@ -235,10 +295,22 @@ def _amounts(entry: allocation.DeviceEntry, gpu: Gpu) -> tuple[int, int]:
     return memory, entry.resources.get(names.RESOURCE_CORE, 0)
 
 
-def _unscheduled(pod: Json) -> Sequence[str]:
+def _claims(pod: Json, ours: Container[tuple[str, str]]) -> bool:
+    """Whether the pod has claims of our GPUs, or waits for the template of one."""
+    namespace, _ = claims.key(pod)
+    return names.LABEL_CLAIM_TEMPLATE in at(at(pod, "metadata"), "labels") or any(
+        (namespace, name) in ours for name in claims.named(pod).values()
+    )
+
+
+def _unscheduled(pod: Json, ours: Container[tuple[str, str]]) -> Sequence[str]:
     """Return why the pod waits for a node; nothing if it has one or requests no share."""
     spec = at(pod, "spec")
-    if spec.get("nodeName") or spec.get("schedulerName") not in SCHEDULER_NAMES:
+    if spec.get("nodeName"):
+        return ()
+    if _claims(pod, ours):
+        return (scheduler_message(pod) or "waits for kube-scheduler, or for its claims",)
+    if spec.get("schedulerName") not in SCHEDULER_NAMES:
         return ()
     containers = (*objects(spec, "initContainers"), *objects(spec, "containers"))
     given = (at(each, "resources") for each in containers)
@@ -249,9 +321,10 @@ def _unscheduled(pod: Json) -> Sequence[str]:
     return (scheduler_message(pod) or "kube-scheduler has not tried the pod yet",)
 
 
-def _container_reasons(pod: Json) -> Sequence[str]:
+def _container_reasons(pod: Json, ours: Container[tuple[str, str]]) -> Sequence[str]:
     """Return why containers of a pod with a share do not start, for example the agent's refusal."""
-    if names.ANNOTATION_DEVICE_ALLOCATED not in at(at(pod, "metadata"), "annotations"):
+    annotations = at(at(pod, "metadata"), "annotations")
+    if names.ANNOTATION_DEVICE_ALLOCATED not in annotations and not _claims(pod, ours):
         return ()
     waits = waiting_containers(pod)
     return [text for reason, text in waits if reason and reason not in _TRANSIENT]

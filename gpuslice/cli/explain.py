@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from gpuslice.cli import cluster, connecting, queue_state
+from gpuslice.cli import claim_states, claims, cluster, connecting, queue_state
 from gpuslice.cli.explanation import ALL_DIALECTS, Facts, explain, time_of
-from gpuslice.cli.first_lists import LIVE_PODS
+from gpuslice.cli.first_lists import CLAIMS, LIVE_PODS, OUR_SLICES, SLICES
 from gpuslice.cli.live import Reader
 from gpuslice.contract import names
 from gpuslice.kube.access import Access
@@ -32,8 +32,8 @@ Say why a pod waits, was refused or is slow. The last line says what to do.
 
 It reads the pod, its Events, all pods, the Nodes, their Devices and the agents' Leases, and of a
 running pod the metrics of its node's agent. For a pod in a queue it reads all queues and Kueue's
-Workloads. Without a right it says which, and shows the rest. The ClusterRole and the Role
-gpuslice-viewer have them all.
+Workloads, and for a pod with claims all ResourceSlices and ResourceClaims. Without a right it says
+which, and shows the rest. The ClusterRole and the Role gpuslice-viewer have them all.
 """
 _SAMPLED_S: Final = 1.0
 """The time for which waiting launches are observed."""
@@ -86,6 +86,9 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
         return Facts(namespace, name, None, latest, created=created, missing=missing)
     live = {cache.PODS: LIVE_PODS}
     listed = {path: await _list(kube, path, missing, live.get(path, "")) for path in KINDS}
+    if claims.named(pod):
+        listed[SLICES] = await _list(kube, SLICES, missing, OUR_SLICES)
+        listed[CLAIMS] = await _list(kube, CLAIMS, missing)
     leases = filter(None, map(agent_lease, listed[cache.LEASES] or ()))
     facts = Facts(
         namespace,
@@ -95,6 +98,7 @@ async def read(kube: Kube, namespace: str, name: str, now_s: float) -> Facts:
         gpus=await _gpus(kube, pod, listed, missing),
         unready={each.name: each.not_ready for each in leases if each.not_ready},
         place=await _place(kube, pod, missing),
+        claims=claim_states.states(pod, listed.get(CLAIMS, ())),
         missing=missing,
         kind="job" if job else "pod",
     )
@@ -122,7 +126,8 @@ async def _gpus(
 ) -> Sequence[cluster.Gpu]:
     """Return the GPUs of the pod's node. If the pod runs, their use is measured for _SAMPLED_S."""
     name, reader = at(pod, "spec").get("nodeName"), Reader(kube)
-    found = cluster.read(listed[cache.DEVICES] or (), listed[cache.PODS] or ())
+    kinds = cache.DEVICES, cache.PODS, SLICES, CLAIMS
+    found = cluster.read(*(listed.get(each) or () for each in kinds))
     nodes = [node for node in found.nodes if node.name == name]
     if at(pod, "status").get("phase") == "Running":
         await reader.rates(nodes, _SAMPLED_S)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuslice.cli import cluster, remedies
+from gpuslice.cli import claim_states, cluster, remedies
 from gpuslice.cli.cluster import Gpu, Slice
 from gpuslice.cli.queue_state import Held, Place
 from gpuslice.cli.remedies import Do
@@ -29,6 +29,8 @@ _DELAYED: Final = 0.05
 """A pod is slow by gpuslice if its launches wait for a larger part of the time."""
 _FULL: Final = 0.9
 """A pod with this part of a GPU's time fills the GPU."""
+_NO_ROOM: Final = "cannot allocate all claims"
+"""kube-scheduler's reason for a node whose GPUs have no room for a claim."""
 _GROUPS: Final = 3
 """The most lines of nodes, of containers and of Events."""
 _EVENTS_KEPT: Final = "the API server keeps Events for an hour by default"
@@ -39,7 +41,8 @@ class Facts:
     """What was read. pod: None if there is none of this name. events: of the pod, or of the
     namespace's workloads if there is no pod, the latest first. account, nearest: the placement that
     the scheduler would choose now; None if it cannot be computed. gpus: of the pod's node. unready:
-    why agents are not ready, by node. place: in a queue. missing: rights that the user lacks."""
+    why agents are not ready, by node. place: in a queue. claims: the state of each ResourceClaim of
+    the pod. missing: rights that the user lacks."""
 
     namespace: str
     name: str
@@ -52,6 +55,7 @@ class Facts:
     """If there is no pod of this name: when those were created whose names begin with it."""
     unready: Mapping[str, str] = field(default_factory=dict)
     place: Place = field(default_factory=Place)
+    claims: Mapping[str, str] = field(default_factory=dict)
     kind: str = "pod"
     missing: Sequence[str] = ()
 
@@ -93,7 +97,8 @@ def _explained(facts: Facts) -> _Found:
     if pod is None:
         return _at_apply(facts)
     status = at(pod, "status")
-    asks = facts.account is None or facts.account.requests_share or facts.slices
+    has_share = bool(facts.slices or facts.claims)
+    asks = has_share or facts.account is None or facts.account.requests_share
     if not asks and not facts.place.is_gated:
         return _Found("requests no share of a GPU", facts.place.lines, Do.NOTHING)
     if refused := _by_the_agent(pod, facts.events):
@@ -162,6 +167,8 @@ def _waiting(facts: Facts, pod: Json) -> _Found:
     lines += _notices(facts.events)
     if any(each.get("reason") == scheduler_events.POD_PROBLEM for each in facts.events):
         return _Found("waits, and cannot run as it is written", lines, Do.POD)
+    if facts.claims:
+        return _claiming(facts, pod, [*_claims(facts), *lines])
     if account is None:
         do = Do.CRITERIA if message and "gpuslice" not in message else Do.SCHEDULER
         return _Found("waits for a node", lines, Do.RIGHTS if facts.missing else do)
@@ -187,6 +194,23 @@ def _waiting(facts: Facts, pod: Json) -> _Found:
     return _Found("waits for a GPU", lines, do, near.node)
 
 
+def _claiming(facts: Facts, pod: Json, lines: Sequence[str]) -> _Found:
+    """Explain a pod without a node that has ResourceClaims."""
+    message = cluster.scheduler_message(pod)
+    if claim_states.MISSING in facts.claims.values():
+        made_by_us = names.LABEL_CLAIM_TEMPLATE in at(at(pod, "metadata"), "labels")
+        do = Do.TEMPLATES if made_by_us else Do.DESCRIBE
+        return _Found("waits for its ResourceClaims", lines, do)
+    if _NO_ROOM in message:
+        return _Found("waits for a GPU", lines, Do.CLAIM)
+    do = Do.CRITERIA if message else Do.DESCRIBE
+    return _Found("waits for a node", lines, Do.RIGHTS if facts.missing else do)
+
+
+def _claims(facts: Facts) -> Sequence[str]:
+    return [f"{claim} {state}" for claim, state in facts.claims.items()]
+
+
 def _notices(events: Sequence[Json]) -> Sequence[str]:
     """Return the Events of gpuslice's components, without those that repeat kube-scheduler's."""
     ours = [each for each in events if each.get("reason") in remedies.EVENTS]
@@ -202,7 +226,7 @@ def _running(facts: Facts, pod: Json) -> _Found:
     if len(grants) > _GROUPS:
         grants[_GROUPS:] = [f"+ {len(grants) - _GROUPS} more"]
     restarts, failed = _restarts(pod)
-    lines = [*restarts, *grants, *_notices(facts.events)]
+    lines = [*restarts, *(grants or _claims(facts)), *_notices(facts.events)]
     for reason, text in cluster.waiting_containers(pod):
         if reason != "PodInitializing":
             headline = f"is bound to {_node(facts)}, and does not run"
@@ -247,8 +271,9 @@ def _restarts(pod: Json) -> tuple[Sequence[str], bool]:
 
 def _grant(gpu: Gpu, each: Slice, pod: Json) -> str:
     use, policy = each.use or SliceUse(), _policy(pod, each.container)
+    holder = f"claim {each.claim}" if each.claim else f"container {each.container or '(all)'}"
     text = (
-        f"container {each.container or '(all)'}: {size(each.memory_bytes)} and"
+        f"{holder}: {size(each.memory_bytes)} and"
         f" {each.core_percent or 100} % of GPU {gpu.minor} ({gpu.uuid})"
     )
     if use.used_bytes is not None:

@@ -1,8 +1,8 @@
 """Reads the cluster and the live use of its GPUs, with the user's rights only.
 
-Grants come from one list of Devices and one of pods. Use comes from the metrics of the agents of
-the shown nodes, through pods/portforward, at most _AT_ONCE at the same time. What the user may not
-read is left out, and `notices` names the missing right.
+Grants come from one list each of Devices, pods, ResourceSlices and ResourceClaims. Use comes from
+the metrics of the agents of the shown nodes, through pods/portforward, at most _AT_ONCE at the same
+time. What the user may not read is left out, and `notices` names the missing right.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 from gpuslice.cli import cluster
 from gpuslice.cli.cluster import Cluster, Node
-from gpuslice.cli.first_lists import CACHED, DEVICES, LIVE_PODS, PODS
+from gpuslice.cli.first_lists import CACHED, CLAIMS, DEVICES, LIVE_PODS, OUR_SLICES, PODS, SLICES
 from gpuslice.cli.use import Sample, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
 from gpuslice.kube.client import Kube
-from gpuslice.kube.errors import FORBIDDEN, KubeError
+from gpuslice.kube.errors import FORBIDDEN, NOT_FOUND, KubeError
 from gpuslice.kube.fields import Json
 
 _AT_ONCE: Final = 50
@@ -48,7 +48,8 @@ class Reader:
         """Return the nodes and waiting pods, read again after _GRANTS_S. Raises KubeError."""
         if self.known is None or self.clock() - self._listed_s >= _GRANTS_S:
             lists = await asyncio.gather(self._list(DEVICES), self._pods())
-            self.known = cluster.read(*lists, self.namespace)
+            claims = await self._claims()
+            self.known = cluster.read(*lists, *claims, namespace=self.namespace)
             self._listed_s = self.clock()
         return self.known
 
@@ -126,9 +127,28 @@ class Reader:
             self.notices["use"] = _missing("pods", "list")
             return pods
 
+    async def _claims(self) -> tuple[Sequence[Json], Sequence[Json]]:
+        """Return the ResourceSlices and ResourceClaims; none if the user may not list them."""
+        self.notices.pop("claims", None)
+        try:
+            slices = await self._list(SLICES, fieldSelector=OUR_SLICES)
+            return slices, await self._list(CLAIMS)
+        except KubeError as error:
+            if error.status != FORBIDDEN:
+                raise
+        needs = "list resourceslices, resourceclaims"
+        self.notices["claims"] = f"no nodes of claims: needs {needs} ({names.VIEWER})"
+        return (), ()
+
     async def _list(self, path: str, **query: str) -> Sequence[Json]:
+        """Return the objects; none if the API server does not have their kind."""
         read = self.kube.list(path, page=0, resourceVersion=CACHED, **query)
-        return [item async for items, _ in read for item in items]
+        try:
+            return [item async for items, _ in read for item in items]
+        except KubeError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return ()
 
 
 def _missing(resource: str, verbs: str) -> str:

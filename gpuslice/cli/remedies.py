@@ -31,6 +31,9 @@ class Do(StrEnum):
     AGENT = f"find the node's agent, and its log: kubectl {_AGENTS}"
     BYPASSED = "find the named program, which escapes the limit, and recreate the pod without it"
     CAPACITY = "request less, wait until another pod of the node ends, or add a node"
+    CLAIM = (
+        "see what is free (gpuslice top); request less, wait until another pod ends, or add a node"
+    )
     CORE = f"request more {names.RESOURCE_CORE}, or place the pod beside fewer pods"
     CRITERIA = "change what kube-scheduler names above: other requests, selectors or taints"
     DESCRIBE = "see what the kubelet says: kubectl -n {namespace} describe pod {pod}"
@@ -70,6 +73,7 @@ class Do(StrEnum):
     RETRY = "wait: the kubelet retries until capacity is free"
     SCHEDULER = f"find the scheduler's pods, and their log: kubectl {_PODS}=gpuslice-scheduler"
     SELECTOR = "change the pod's GPU selector, or add a node with such GPUs"
+    TEMPLATES = f"find what makes its claim's template: kubectl {_PODS}={names.CLAIM_TEMPLATES}"
     WAIT = "wait: kube-scheduler tries the pod again within minutes"
 
 
@@ -157,6 +161,7 @@ SLOW: Final = {each: Do.CORE if each is Policy.FAIR else Do.FAIR for each in Pol
 
 ANSWERS: Final[Mapping[str, Do | None]] = {
     refusals.CONTAINER_REFUSED: None,
+    refusals.CLAIM_REFUSED: None,
     refusals.DECIDES_LATE: Do.RETRY,
     refusals.FAILED: Do.LOG,
 }

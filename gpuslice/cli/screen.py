@@ -30,10 +30,10 @@ _REFRESH_S: Final = 2.0
 def show(chosen: argparse.Namespace, access: Access, lists: Lists) -> None:
     """Print what the flags of `top` select. Without a terminal, it is printed once."""
     console = Console(highlight=False)
-    devices, pods = (each.result() for each in lists)
+    found = [items for each in lists if (items := each.result()) is not None]
     known = None
-    if devices is not None and pods is not None:
-        known = cluster.read(devices, pods, chosen.namespace)
+    if len(found) == len(lists):
+        known = cluster.read(*found, namespace=chosen.namespace)
     once = chosen.once or chosen.output == "json" or not console.is_terminal
     asyncio.run((_once if once else _watch)(chosen, access, known, console))
 

@@ -139,7 +139,10 @@ def _device_json(gpu: Gpu) -> Json:
     return {
         "name": f"gpu-{gpu.minor}",
         "allowMultipleAllocations": True,
-        "attributes": {names.ATTRIBUTE_UUID: {"string": gpu.uuid}},
+        "attributes": {
+            names.ATTRIBUTE_UUID: {"string": gpu.uuid},
+            names.ATTRIBUTE_MINOR: {"int": gpu.minor},
+        },
         "capacity": capacity,
     }
 

@@ -21,7 +21,7 @@ from gpuslice.kube.log_lines import Line
 from nri_plugin.claims.store import ClaimStore
 from nri_plugin.containers.parts import Parts
 from nri_plugin.messages import dra_pb2 as dra
-from nri_plugin.policy import device_claims, ledger
+from nri_plugin.policy import device_claims, ledger, refusals
 from nri_plugin.policy.device_claims import Prepared
 from nri_plugin.policy.front_ends import FrontEnd
 from nri_plugin.policy.refusals import Reason, Refused, refused
@@ -53,7 +53,8 @@ class Preparing:
         except (Refused, KubeError, OSError) as error:
             of = {"namespace": wanted.namespace, "claim": wanted.name}
             _LOG.warning(Line("claim not prepared", **of, problem=error))
-            return dra.NodePrepareResourceResponse(error=f"gpuslice: {error}")
+            text = refusals.CLAIM_REFUSED.format(claim=wanted.name, text=error)
+            return dra.NodePrepareResourceResponse(error=text)
         devices = [
             dra.Device(
                 request_names=[share.request.partition("/")[0]],

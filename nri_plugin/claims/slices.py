@@ -83,7 +83,10 @@ def _device(gpu: Gpu, ready: bool) -> Json:
     return {
         "name": device_name(gpu),
         "allowMultipleAllocations": True,
-        "attributes": {key: {"string": text} for key, text in texts.items() if text},
+        "attributes": {
+            **{key: {"string": text} for key, text in texts.items() if text},
+            names.ATTRIBUTE_MINOR: {"int": gpu.minor},
+        },
         "capacity": {
             names.CAPACITY_MEMORY: _capacity(top, step, step),
             names.CAPACITY_CORE: _capacity("100", "0", "1"),

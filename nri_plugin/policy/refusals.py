@@ -17,9 +17,10 @@ from gpuslice.contract import names
 from gpuslice.contract.grant_file import POLICIES_TEXT
 
 CONTAINER_REFUSED: Final = 'gpuslice refuses container "{container}" of pod {pod}: {text}'
+CLAIM_REFUSED: Final = "gpuslice does not prepare claim {claim}: {text}"
 DECIDES_LATE: Final = "gpuslice did not decide {what} within {budget_s:.3g} s"
 FAILED: Final = "gpuslice failed at {what}: {error}"
-"""The agent's three answers to the runtime that keep a container from starting."""
+"""The agent's answers to the runtime, and to the kubelet, that keep a container from starting."""
 
 _ALLOCATION: Final = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
 _GRANTS: Final = f"annotation {names.ANNOTATION_GRANTS}"

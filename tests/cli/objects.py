@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuslice.contract import grants, names
-from lab.cluster.fleet_objects import Shape, device_json, gpu_uuid
+from lab.cluster.fleet_objects import Shape, device_json, gpu_uuid, slice_json
 from nri_plugin.metrics import Metrics
 
 GIB = 1 << 30
@@ -15,6 +15,45 @@ GPU = gpu_uuid(0, 0)
 def devices(nodes: int = 1, gpus: int = 2) -> list[dict[str, Any]]:
     """Return Devices of nodes with GPUs of 80 GiB each."""
     return [device_json(node, "uid") for node in Shape(nodes, gpus).all_nodes()]
+
+
+def slices(nodes: int = 1, gpus: int = 2) -> list[dict[str, Any]]:
+    """Return ResourceSlices of nodes with GPUs of 80 GiB each."""
+    return [slice_json(node) for node in Shape(nodes, gpus).all_nodes()]
+
+
+def claim(name: str, gib: int = 0, core: int = 0, *pods: str, **of: Any) -> dict[str, Any]:
+    """Return a ResourceClaim that has a share of GPU 0, for these pods. gib: 0 if it is not
+    allocated. of: node, pods."""
+    request = {"exactly": {"deviceClassName": names.DEVICE_CLASS}}
+    result = {
+        "driver": names.DRA_DRIVER,
+        "pool": of.get("node", "node-0000"),
+        "device": "gpu-0",
+        "consumedCapacity": {"memory": f"{gib}Gi", "core": str(core)},
+    }
+    reserved = [{"resource": "pods", "name": each} for each in of.get("pods", pods)]
+    allocation = {"allocation": {"devices": {"results": [result]}}} if gib else {}
+    return {
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {**allocation, "reservedFor": reserved},
+    }
+
+
+def claiming(name: str, *claims: str, node: str = "", why: str = "", **of: Any) -> dict[str, Any]:
+    """Return a pod that has these ResourceClaims from templates, or waits for them."""
+    named = [{"name": each, "resourceClaimTemplateName": "t"} for each in claims]
+    made = [{"name": each, "resourceClaimName": each} for each in claims]
+    condition = {"type": "PodScheduled", "status": "False", "message": why}
+    status = {
+        "phase": "Pending",
+        "resourceClaimStatuses": made,
+        "conditions": [condition],
+        **of.pop("status", {}),
+    }
+    spec = {"schedulerName": "default-scheduler", "resourceClaims": named}
+    return pod(name, node, spec=spec, status=status, **of)
 
 
 def pod(name: str, node: str = "", namespace: str = "ns", **of: Any) -> dict[str, Any]:
@@ -52,9 +91,9 @@ def agent(node: str = "node-0000", port: int = 10275) -> dict[str, Any]:
     return pod("agent", node, names.NAMESPACE, labels=labels, spec={"containers": [container]})
 
 
-def page(pod_name: str, used: float, throttled_s: float = 0.0) -> bytes:
+def page(pod_name: str, used: float, throttled_s: float = 0.0, container: str = "main") -> bytes:
     """Return an agent's metrics with one container that uses GPU 0."""
-    metrics, key = Metrics(), ("ns", pod_name, "main", GPU)
+    metrics, key = Metrics(), ("ns", pod_name, container, GPU)
     metrics.container_used.labels(*key).set(used)
     metrics.container_limit.labels(*key).set(20 * GIB)
     metrics.throttled.labels(*key).inc(throttled_s)

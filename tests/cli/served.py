@@ -7,20 +7,32 @@ from typing import Any
 
 from aiohttp import web
 
-from gpuslice.cli.first_lists import DEVICES
+from gpuslice.cli.first_lists import CLAIMS, DEVICES, SLICES
 from gpuslice.contract import names
-from tests.cli.objects import GIB, agent, devices, page
+from tests.cli.objects import GIB, agent, claim, devices, page, slices
 from tests.kube.api_server import Answer, listed, refuse
 
 
 def served(
-    *pods: Any, may_forward: bool = True, may_list: bool = True, body: bytes = b""
+    *pods: Any,
+    may_forward: bool = True,
+    may_list: bool = True,
+    body: bytes = b"",
+    claimed: bool = False,
+    no_claims: int = 0,
 ) -> Answer:
-    """Return an API server with one node. body: its agent's metrics, by default those of `page`."""
+    """Return an API server with one node. body: its agent's metrics, by default those of `page`.
+    claimed: the node serves claims. no_claims: the status of a list of claims."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path == DEVICES:
-            return listed(*devices())
+            return refuse(404, "NotFound") if claimed else listed(*devices())
+        if request.path in (SLICES, CLAIMS) and no_claims:
+            return refuse(no_claims, "Forbidden")
+        if request.path == SLICES:
+            return listed(*(slices() if claimed else ()))
+        if request.path == CLAIMS:
+            return listed(claim("c", 20, 50, "p"))
         if request.path.endswith("/portforward"):
             if not may_forward:
                 return refuse(403, "Forbidden", "no")

@@ -9,6 +9,7 @@ import pytest
 from gpuslice.cli import audit, connecting
 from gpuslice.kube.access import Access
 from nri_plugin.metrics import Metrics
+from tests.cli.objects import devices
 from tests.cli.served import served
 from tests.kube.api_server import client_of
 
@@ -32,6 +33,42 @@ async def test_findings_are_of_the_agents_metrics() -> None:
             await audit.read(kube, ["x"])
     async with client_of(served(body=_page())) as kube:
         assert await audit.read(kube, ["node-0000"]) == audit.Report(asked=1)
+
+
+async def test_the_agents_of_nodes_that_serve_claims_are_asked() -> None:
+    async with client_of(served(body=_page(1), claimed=True)) as kube:
+        assert await audit.read(kube, []) == audit.Report([_found(0, "now")], asked=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "no_claims", "status", "text"),
+    [
+        (0, 0, 2, "no node has a Device object or a ResourceSlice of gpuslice"),
+        (0, 403, 2, "no nodes of claims: needs list resourceslices, resourceclaims"),
+        (1, 403, 0, "no nodes of claims: needs list resourceslices, resourceclaims"),
+    ],
+)
+def test_nodes_that_cannot_be_listed_are_said(
+    nodes: int,
+    no_claims: int,
+    status: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A cluster without nodes would look like one without findings."""
+    monkeypatch.setattr("tests.cli.served.devices", lambda: devices(nodes))
+
+    async def read(*_: object) -> audit.Report:
+        async with client_of(served(body=_page(), no_claims=no_claims)) as kube:
+            return await audit.read(kube, [])
+
+    monkeypatch.setattr(audit, "_read", read)
+    monkeypatch.setattr(connecting, "_access", lambda _: Access("https://x"))
+    assert audit.main([], "gpuslice") == status
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"gpuslice audit: {text}")
+    assert shown.out == "no findings on 1 of 1 nodes\n" * nodes
 
 
 async def test_a_node_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from gpuslice.cli import connecting, explain, first_lists
 from gpuslice.cli.explanation import Facts
 from gpuslice.kube.access import Access
-from gpuslice.kube.errors import FORBIDDEN, KubeError
+from gpuslice.kube.errors import FORBIDDEN, NOT_FOUND, KubeError
 from tests.cli.objects import devices, holder
 from tests.kube.api_server import certificate_for, listed, refuse, serving
 from tests.kube.test_access import kubeconfig
@@ -66,14 +66,16 @@ async def test_the_lists_of_the_first_frame_are_those_of_the_client(tmp_path: Pa
         asked.append({**request.headers, **request.query})
         if request.path == first_lists.DEVICES:
             return listed(*devices())
-        return listed(holder("p", 20, 50)) if len(asked) < 3 else refuse(FORBIDDEN, "Forbidden")
+        if request.path == first_lists.PODS:
+            return listed(holder("p", 20, 50))
+        return refuse(NOT_FOUND if len(asked) < 5 else FORBIDDEN, "no")
 
     made, context = certificate_for(tmp_path, "127.0.0.1")
     async with serving(answer, context) as served:
         access = replace(served, ca_file=str(made))
         read = [asyncio.wrap_future(each) for each in first_lists.start(access)]
-        assert await asyncio.gather(*read) == [devices(), [holder("p", 20, 50)]]
+        assert await asyncio.gather(*read) == [devices(), [holder("p", 20, 50)], (), ()]
         again = [asyncio.wrap_future(each) for each in first_lists.start(access)]
-        assert await asyncio.gather(*again) == [devices(), None]
+        assert await asyncio.gather(*again) == [devices(), [holder("p", 20, 50)], None, None]
     assert {each["Authorization"] for each in asked} == {access.authorization}
-    assert {each["fieldSelector"] for each in asked} == {"", first_lists.LIVE_PODS}
+    assert {each["fieldSelector"] for each in asked} == {*first_lists.READ.values()}

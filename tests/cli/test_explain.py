@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -14,15 +15,19 @@ from aiohttp import web
 from gpuslice.cli import explain as module
 from gpuslice.cli.explain import read
 from gpuslice.cli.explanation import explain
+from gpuslice.cli.first_lists import CLAIMS, SLICES
 from gpuslice.cli.queue_state import LOCAL_QUEUES, WORKLOADS, Held
 from gpuslice.cli.remedies import Do
 from gpuslice.contract import names
 from gpuslice.contract.grants import GpuGrant, encode
 from gpuslice.kube.errors import KubeError
+from nri_plugin.policy import refusals
+from nri_plugin.policy.refusals import Reason as Refused
 from scheduler import cache
 from scheduler.events import POD_PROBLEM
 from scheduler.queues import figures
 from scheduler.queues.tree import QUEUES
+from tests.cli.objects import GPU, agent, claim, claiming, slices
 from tests.kube.api_server import client_of, json, listed, refuse
 from tests.queues.kai import Q
 from tests.scheduler.objects import Gi, allocated, container, device, gpu, lease, node, pod
@@ -58,7 +63,10 @@ def _lease(name: str, ready: str) -> dict[str, Any]:
 
 
 async def _lines(
-    served: dict[str, Any], forbidden: Sequence[str] = (), name: str = "pod-u-1"
+    served: dict[str, Any],
+    forbidden: Sequence[str] = (),
+    name: str = "pod-u-1",
+    namespace: str = "default",
 ) -> Sequence[str]:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path in forbidden:
@@ -69,7 +77,7 @@ async def _lines(
         return listed(*found) if isinstance(found, list) else json(found)
 
     async with client_of(answer) as kube:
-        return explain(await read(kube, "default", name, time.time()))
+        return explain(await read(kube, namespace, name, time.time()))
 
 
 async def test_the_nearest_node_and_what_is_missing_there() -> None:
@@ -219,6 +227,128 @@ async def test_a_label_of_kai_without_effect_is_named() -> None:
         "  label runai/queue has no effect: the pod requests no share, or was created without"
         " queues.enabled or the namespace's label gpuslice.io/queues=true"
     )
+
+
+# --- claims
+
+
+_OTHER = {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "nic.example"}}]}}}
+_TEMPLATED = {names.LABEL_CLAIM_TEMPLATE: "true"}
+_HAS = "claim c has 20 GiB and 50 % of gpu-0 on node-0000"
+_TESTED = {"regarding": {"kind": "Pod", "name": "p", "uid": "u"}, "reason": "FailedPrepare"}
+
+
+def _served(mine: Any, *claims: Any, note: str = "") -> dict[str, Any]:
+    """Return the objects of a cluster whose node serves claims."""
+    mine["metadata"]["uid"] = "u"
+    return {
+        **{cache.NODES: [node("node-0000")], cache.LEASES: [], cache.PODS: [mine, agent()]},
+        **{SLICES: slices(), CLAIMS: [*claims]},
+        "/apis/events.k8s.io/v1/namespaces/ns/events": [{**_TESTED, "note": note}],
+        "/api/v1/namespaces/ns/pods/p": mine,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mine", "claims", "headline", "lines", "do"),
+    [
+        (claiming("p", "c"), [], "waits for its ResourceClaims", ["claim c does not exist"], "SEE"),
+        (
+            claiming("p", "c", labels=_TEMPLATED, status={"resourceClaimStatuses": []}),
+            [],
+            "waits for its ResourceClaims",
+            ["claim c does not exist"],
+            "TEMPLATES",
+        ),
+        (
+            claiming("p", "c", why="0/1: 1 cannot allocate all claims."),
+            [claim("c")],
+            "waits for a GPU",
+            ["claim c is not allocated", "kube-scheduler: 0/1: 1 cannot allocate all claims."],
+            "CLAIM",
+        ),
+        (
+            claiming("p", "c", why="0/1: 1 Insufficient cpu."),
+            [claim("c", 20, 50, "q")],
+            "waits for a node",
+            [
+                f"{_HAS}, and is not reserved for this pod",
+                "kube-scheduler: 0/1: 1 Insufficient cpu.",
+            ],
+            "CRITERIA",
+        ),
+        (claiming("p", "c"), [claim("c")], "waits for a node", ["claim c is not allocated"], "SEE"),
+        (
+            claiming("p", "c", node="node-0000"),
+            [claim("c", 20, 50, "q")],
+            "is bound to node-0000",
+            [f"{_HAS}, and is not reserved for this pod", "on the same GPU: no pod"],
+            "AGENT",
+        ),
+        (
+            claiming("p", "c", node="node-0000"),
+            [claim("c", 20, 50, "p"), claim("d", 1, 1, "q")],
+            "is bound to node-0000",
+            [f"claim c: 20 GiB and 50 % of GPU 0 ({GPU})", "on the same GPU: ns/q"],
+            "AGENT",
+        ),
+        (
+            claiming("p", "nic"),
+            [{"metadata": {"name": "nic", "namespace": "ns"}, **_OTHER}],
+            "requests no share of a GPU",
+            [],
+            "NOTHING",
+        ),
+        (
+            claiming("p", status={"resourceClaimStatuses": [{"name": "x"}]}),
+            [],
+            "requests no share of a GPU",
+            [],
+            "NOTHING",
+        ),
+    ],
+    ids=["gone", "template", "room", "other", "untried", "unreserved", "bound", "foreign", "none"],
+)
+async def test_a_pod_with_claims(
+    mine: Any, claims: list[Any], headline: str, lines: list[str], do: str
+) -> None:
+    shown = await _lines(_served(mine, *claims), name="p", namespace="ns")
+    assert shown[0] == f"pod ns/p: {headline}"
+    assert shown[1:-1] == [f"  {line}" for line in lines]
+    wanted = Do["DESCRIBE" if do == "SEE" else do]
+    assert shown[-1] == f"  do: {wanted.format(pod='p', namespace='ns', node='NODE')}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "do"), [(Refused.GPU_FULL, Do.RETRY), (Refused.CLAIMS_NOT_SERVED, Do.NODE)]
+)
+async def test_a_claim_that_the_agent_does_not_prepare(reason: Refused, do: Do) -> None:
+    fields = {name: "x" for _, name, _, _ in Formatter().parse(reason.value) if name}
+    text = refusals.CLAIM_REFUSED.format(claim="c", text=reason.value.format(**fields))
+    mine = claiming("p", "c", node="node-0000")
+    note = f"Failed to prepare dynamic resources: NodePrepareResources failed for c: {text}"
+    served = _served(mine, claim("c", 20, 50, "p"), note=note)
+    shown = await _lines(served, name="p", namespace="ns")
+    assert shown == ["pod ns/p: refused by the agent of node node-0000", f"  {text}", f"  do: {do}"]
+
+
+async def test_a_pod_with_a_whole_gpu_has_a_claim_that_its_spec_does_not_name() -> None:
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "c"}}
+    mine = claiming("p", node="node-0000", status=status)
+    shown = await _lines(_served(mine, claim("c", 80, 100, "p")), name="p", namespace="ns")
+    assert shown[1] == f"  claim c: 80 GiB and 100 % of GPU 0 ({GPU})"
+
+
+async def test_without_a_right_to_claims_it_is_named() -> None:
+    served = _served(claiming("p", "c"), claim("c"))
+    shown = await _lines(served, [SLICES, CLAIMS], name="p", namespace="ns")
+    assert shown == [
+        "pod ns/p: waits for a node",
+        "  claim c cannot be read",
+        "  missing rights (ClusterRole gpuslice-viewer), so this is incomplete: list"
+        " resourceslices; list resourceclaims",
+        f"  do: {Do.RIGHTS}",
+    ]
 
 
 async def test_without_rights_it_names_them_and_shows_the_rest() -> None:

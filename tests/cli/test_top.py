@@ -15,7 +15,19 @@ from gpuslice.cli.use import Sample, SliceUse, parse
 from gpuslice.contract import names
 from gpuslice.kube import port_forward
 from gpuslice.kube.errors import KubeError
-from tests.cli.objects import GIB, GPU, devices, holder, page, pod, waiting
+from tests.cli.objects import (
+    GIB,
+    GPU,
+    agent,
+    claim,
+    claiming,
+    devices,
+    holder,
+    page,
+    pod,
+    slices,
+    waiting,
+)
 from tests.cli.served import served
 from tests.kube.api_server import client_of
 from tests.support import Clock
@@ -93,11 +105,82 @@ def test_a_namespace_has_its_own_slices_and_the_gpus_whole_sums() -> None:
     other = holder("q", 8, 10)
     other["metadata"]["namespace"] = "other"
     pods = [holder("p", 20, 50), other, waiting("w", "why", "other")]
-    found = cluster.read(devices(2), pods, "ns")
+    found = cluster.read(devices(2), pods, namespace="ns")
     (node,) = found.nodes
     (gpu,) = node.gpus
     assert [each.pod for each in gpu.slices] == ["p"]
     assert (gpu.granted_bytes, found.waiting) == (28 * GIB, [])
+
+
+# --- claims
+
+
+def test_a_node_that_serves_claims_shows_what_its_claims_have() -> None:
+    """A claim that several pods have is one share of the GPU."""
+    found = [
+        claim("one", 20, 30, "p"),
+        claim("two", 8, 0, "q", "r"),
+        claim("old", 1, 1, "s", node="gone"),
+        claim("wants", pods=("w",)),
+        {"metadata": {"name": "nic"}, "spec": {"devices": {"requests": [{"exactly": {}}]}}},
+    ]
+    pods = [claiming("w", "wants"), claiming("p", "one", node="node-0000"), agent()]
+    (node,) = cluster.read([], pods, [*slices(), {"spec": {"driver": "x"}}], found).nodes
+    first, second = node.gpus
+    shown = [(e.pod, e.claim, e.memory_bytes // GIB, e.core_percent) for e in first.slices]
+    assert shown == [("p", "one", 20, 30), ("q", "two", 8, None), ("r", "two", 8, None)]
+    assert (first.granted_bytes // GIB, first.granted_core) == (28, 30)
+    assert (first.uuid, first.minor, first.memory_bytes) == (GPU, 0, 80 * GIB)
+    assert (second.minor, second.slices, second.healthy) == (1, [], True)
+    assert node.agent == ("agent", 10275)
+    sample = parse(page("p", GIB, container=""), 0.0)
+    node.show(sample)
+    assert first.slices[0].use == sample.slices["ns", "p", "", GPU]
+
+
+def test_the_use_is_that_of_the_container_that_has_the_claim() -> None:
+    """The agent's metrics have one figure for several claims of a container."""
+    every = [claim("one", 20, 30, "p"), claim("two", 8, 0, "p"), claim("three", 8, 0, "p")]
+    containers = [
+        {"name": name, "resources": {"claims": [{"name": each} for each in of]}}
+        for name, of in (("main", ("one",)), ("side", ("two", "three")))
+    ]
+    given = claiming("p", "one", "two", "three", node="node-0000")
+    given["spec"]["containers"] = containers
+    (node,) = cluster.read([], [given], slices(), every).nodes
+    used = parse(page("p", GIB) + page("p", GIB, container="side"), 0.0)
+    node.show(used)
+    shown = {each.claim: each.use for each in node.gpus[0].slices}
+    assert shown == {"one": used.slices["ns", "p", "main", GPU], "two": None, "three": None}
+
+
+def test_a_tainted_gpu_is_unhealthy() -> None:
+    (published,) = slices()
+    published["spec"]["devices"][0]["taints"] = [{"key": names.TAINT_UNHEALTHY}]
+    (node,) = cluster.read([], [], [published]).nodes
+    assert [gpu.healthy for gpu in node.gpus] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (claiming("p", "c", why="1 cannot allocate all claims."), "1 cannot allocate all claims."),
+        (claiming("p", "c"), "waits for kube-scheduler, or for its claims"),
+        (
+            claiming("p", labels={names.LABEL_CLAIM_TEMPLATE: "true"}),
+            "waits for kube-scheduler, or for its claims",
+        ),
+        (
+            claiming("p", "c", node="node-0000", status={"containerStatuses": [REFUSED]}),
+            "main: CreateError: no [2J",
+        ),
+        (claiming("p", "nic"), ""),
+    ],
+    ids=["no room", "not tried", "template", "refused", "another driver's"],
+)
+def test_a_pod_with_claims_that_waits_is_listed(given: Any, reason: str) -> None:
+    found = cluster.read([], [given], slices(), [claim("c")])
+    assert [each.reason for each in found.waiting] == [reason] * bool(reason)
 
 
 # --- use
@@ -140,6 +223,28 @@ async def test_a_reader_lists_once_in_ten_seconds_and_asks_the_agents() -> None:
         clock.seconds += 2
         assert await reader.grants() is not found
         assert reader.notices == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "notice"),
+    [
+        (403, "no nodes of claims: needs list resourceslices, resourceclaims (gpuslice-viewer)"),
+        (404, ""),
+    ],
+)
+async def test_without_claims_the_other_nodes_are_shown(status: int, notice: str) -> None:
+    """Kubernetes before 1.34 does not have them, and an older role has no right to them."""
+    async with client_of(served(no_claims=status)) as kube:
+        reader = Reader(kube)
+        assert [node.name for node in (await reader.grants()).nodes] == ["node-0000"]
+        assert [*reader.notices.values()] == [notice] * bool(notice)
+
+
+async def test_a_cluster_without_devices_has_nodes_that_serve_claims() -> None:
+    async with client_of(served(claimed=True)) as kube:
+        (node,) = (await Reader(kube).grants()).nodes
+        assert (node.name, node.agent) == ("node-0000", ("agent", 10275))
+        assert [each.pod for each in node.gpus[0].slices] == ["p"]
 
 
 async def test_a_node_without_an_agent_is_named() -> None:

@@ -267,7 +267,8 @@ async def test_nothing_is_prepared_that_would_run_without_its_limit(
 ) -> None:
     wanted = kubelet.api.add("c", result("gpu-a", "a" * 36))
     change(kubelet)
-    assert text in (await kubelet.prepare(wanted))["uid-c"].error
+    error = (await kubelet.prepare(wanted))["uid-c"].error
+    assert text in error and error.startswith("gpuslice does not prepare claim c: ")
     assert kubelet.specs() == []
     assert not kubelet.agent.claims.devices.prepared
 

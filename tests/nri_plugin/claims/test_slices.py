@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+from gpuslice.contract import names
 from nri_plugin.claims import slices
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.memory_limits import MIG_MODE
@@ -31,6 +32,16 @@ def _devices(made: Any) -> list[str]:
 def test_the_fullest_gpu_is_first() -> None:
     assert _devices(_slice(ENTRIES)) == ["gpu-a", "gpu-b", "gpu-c"]
     assert _devices(_slice(ENTRIES, b=1, c=GIB)) == ["gpu-c", "gpu-b", "gpu-a"]
+
+
+def test_a_device_says_which_gpu_it_is() -> None:
+    (first, *_) = _slice(ENTRIES)["spec"]["devices"]
+    assert first["attributes"] == {
+        names.ATTRIBUTE_UUID: {"string": "GPU-A"},
+        names.ATTRIBUTE_MODEL: {"string": "H200"},
+        names.ATTRIBUTE_PCI_ROOT: {"string": "pci0"},
+        names.ATTRIBUTE_MINOR: {"int": 0},
+    }
 
 
 def test_gpus_that_cannot_be_shared_are_left_out() -> None:
