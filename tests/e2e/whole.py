@@ -56,8 +56,9 @@ class Whole:
 
     @property
     def root(self) -> Path:
-        """The node's root directory, as a path on this machine."""
-        return Path(f"/proc/{self.pid('containerd')}/root")
+        """The node's root directory, as a path on this machine. A part that restarts has no PID."""
+        pids = (self.state["parts"][part]["pid"] for part in ("containerd", "kubelet"))
+        return Path(f"/proc/{next(filter(None, pids))}/root")
 
     def pid(self, part: str) -> int:
         return int(self.state["parts"][part]["pid"])
