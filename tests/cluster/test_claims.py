@@ -69,6 +69,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             started.start_kube_scheduler(),
         ]
         try:
+            with Server(started) as api:
+                asked = _stock(asking({_GPU: 50}))
+                until(lambda: "resourceClaims" in tried(api, asked).body["spec"], "it is moved")
             yield started
         finally:
             for each in programs:
@@ -164,6 +167,8 @@ def test_a_pod_without_a_share_is_not_changed(server: Server) -> None:
         answer = tried(server, _stock(asking(limits), annotations=notes))
         assert answer.done and "resourceClaims" not in answer.body["spec"]
         assert "labels" not in answer.body["metadata"]
+    long = tried(server, _stock(asking({_GPU: 50}, name="c" * 63)))
+    assert [each["name"] for each in long.body["spec"]["resourceClaims"]] == ["gpuslice--0"]
     others = pod(asking({_GPU: 50}), scheduler=KOORDINATOR)
     assert "resourceClaims" not in tried(server, others).body["spec"]
 
