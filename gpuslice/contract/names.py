@@ -132,6 +132,8 @@ ATTRIBUTE_PCI_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 CDI_KIND_CLAIM: Final = "gpuslice.io/claim"
 """CDI kind of a prepared share. Its device `CLAIM_UID-FIRST_8_OF_SHARE_ID` only names the share to
 the agent. It mounts CONTAINER_CLAIM."""
+CDI_FILE_CLAIM: Final = "gpuslice.io-claim_"
+"""Start of the names of the CDI specs with these devices, one for each claim."""
 CONTAINER_CLAIM: Final = "/.gpuslice-claim"
 """A mount from this path of the host, which does not exist. The agent replaces the mount. Therefore
 a container of a claim cannot start without the agent, and the kubelet retries."""

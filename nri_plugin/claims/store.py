@@ -25,7 +25,6 @@ from nri_plugin.settings import Settings
 _LOG: Final = logging.getLogger(__name__)
 
 DIRECTORY: Final = ".claims"
-_SPEC: Final = f"{names.DRA_DRIVER}-claim_"
 _CDI_VERSION: Final = "0.6.0"
 
 
@@ -74,14 +73,14 @@ class ClaimStore:
 
     def paths(self) -> Sequence[Path]:
         """Return all that the store has written."""
-        specs = sorted(self.cdi_dir.glob(f"{_SPEC}*"))
+        specs = sorted(self.cdi_dir.glob(f"{names.CDI_FILE_CLAIM}*"))
         return [*specs, self.records] if self.records.is_dir() else specs
 
     def _record(self, uid: str) -> Path:
         return self.records / f"{uid}.json"
 
     def _spec(self, uid: str) -> Path:
-        return self.cdi_dir / f"{_SPEC}{uid}.json"
+        return self.cdi_dir / f"{names.CDI_FILE_CLAIM}{uid}.json"
 
 
 def store_of(settings: Settings) -> ClaimStore:

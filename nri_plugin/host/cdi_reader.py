@@ -31,7 +31,7 @@ from nri_plugin.policy.refusals import raise_shortage
 
 _MAX_BYTES: Final = 4 << 20
 _YAML: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-SUFFIXES: Final = (".json", ".yaml", ".yml")
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 class Reader:
@@ -73,10 +73,15 @@ class Reader:
 
 def _listing(directory: Path) -> object:
     try:
-        there = [name for name in os.listdir(directory) if name.endswith(SUFFIXES)]
+        return {name: _seen(os.stat, f"{directory}/{name}") for name in _spec_names(directory)}
     except OSError as error:
         return error.errno
-    return {name: _seen(os.stat, f"{directory}/{name}") for name in there}
+
+
+def _spec_names(directory: Path) -> Sequence[str]:
+    """Return the names of spec files. Those of claims inject no GPU, and change with each pod."""
+    there = sorted(os.listdir(directory))
+    return [n for n in there if n.endswith(_SUFFIXES) and not n.startswith(names.CDI_FILE_CLAIM)]
 
 
 def _seen(status: Stat, path: str) -> object:
@@ -127,7 +132,7 @@ def _doubled(device: CdiDevice, other: CdiDevice) -> CdiDevice:
 
 def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
     try:
-        return sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES)
+        return [directory / name for name in _spec_names(directory)]
     except FileNotFoundError:
         return ()
     except OSError as error:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import names
+from nri_plugin.claims.store import ClaimStore
 from nri_plugin.host import cdi_reader, cdi_vendor
 from nri_plugin.host.cdi_reader import Reader
+from nri_plugin.policy.device_claims import Prepared
 from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount, Specs
 from nri_plugin.policy.refusals import Refused, is_shortage
 from tests.descriptors import no_descriptors
@@ -177,7 +179,8 @@ def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
     first = reader.load()
     assert first.devices["GPU-1"].problem is None
     put(tmp_path / "notes.txt", "none of ours")
-    assert reader.load() is first
+    ClaimStore(tmp_path / "claims", tmp_path).put(Prepared("uid", "default", "claim", [], []))
+    assert reader.load() is first, "each Prepare of a claim writes a spec here"
     for place, problem in (("dev/host0", "/dev/host0: No such"), (LIBCUDA[1:], LIBCUDA)):
         (host / place).unlink()
         assert problem in str(reader.load().devices["GPU-1"].problem)
