@@ -195,7 +195,7 @@ class Reconciler:
         if grant and self._machine.has_files(grant.key):
             for each in known:
                 if each.running:
-                    yield ledger.hold(each.id, grant.key, False, grant.pod, each.name, grant.shares)
+                    yield ledger.hold(each.id, grant.key, grant.pod, each.name, grant.shares)
 
 
 def _of_label(known: Sequence[Container]) -> Grant | None:

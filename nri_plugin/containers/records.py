@@ -114,8 +114,7 @@ class Records:
         ) or self._modes.objection(share.uuid for share in claim.shares)
         if objection is not None:
             raise Refused(objection)
-        one_grant = claim.shared and not claim.key
-        hold = ledger.hold(container.id, key, one_grant, pod, container.name, claim.shares)
+        hold = ledger.hold(container.id, key, pod, container.name, claim.shares)
         refusal = self.ledger.take(hold, gpus, ledger.parts(claim.allocated))
         if refusal is not None:
             raise Refused(refusal)

@@ -165,9 +165,8 @@ class BoundPods:
         for known in sorted(granted, key=in_order):
             pod = known.bound.pod
             try:
-                hold = ledger.hold(
-                    pod.uid, pod.uid, True, pod, "", annotation_claims.allocated(pod, gpus)
-                )
+                allocated = annotation_claims.allocated(pod, gpus)
+                hold = ledger.hold(pod.uid, pod.uid, pod, "", allocated)
             except Refused:  # the pod's containers are refused, so it takes no capacity
                 continue
             refusal = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuslice.contract import names, quantity
@@ -201,4 +201,6 @@ def _sums(listed: Iterable[ClaimedShare], known: Mapping[str, Gpu]) -> Sequence[
 def _hold(claim: Prepared, held: Sequence[Share]) -> Hold:
     """Return the claim's entry in the sum. Its pod has only the names that messages show."""
     pod = Pod(claim.uid, claim.namespace, claim.name)
-    return ledger.hold(claim.uid, claim.uid, True, pod, f"claim {claim.name}", held)
+    return replace(
+        ledger.hold(claim.uid, claim.uid, pod, "", held), container=f"claim {claim.name}"
+    )

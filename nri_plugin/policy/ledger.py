@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
 
-from nri_plugin.policy.model import Gpu, Pod, Share
+from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refusal, refuse
 
 
@@ -35,6 +35,7 @@ class Part:
 
 
 NOTHING: Final = Part(0, 0)
+_POD_KEY: Final = "pod-"
 _CLAIM_KEY: Final = "claim-"
 _WHOLE_CORE_PERCENT: Final = 100
 _NAMED_MAX: Final = 8
@@ -78,14 +79,17 @@ def claimed(key: str) -> AbstractSet[str]:
     return {f"{uid}-{share_id}" for uid, *ids in claims for share_id in ids}
 
 
-def hold(
-    container_id: str, key: str, shared: bool, pod: Pod, container: str, shares: Iterable[Share]
-) -> Hold:
-    """Return the hold of a container with these shares."""
-    container_key = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
-    taken = tuple(shares)
-    minors = {share.uuid: share.minor for share in taken}
-    return Hold(container_id, key, pod.uid, container, container_key, parts(taken), pod, minors)
+def grant_key(claim: Claim, pod_uid: str, container_id: str) -> str:
+    """Return the key of a container's grant."""
+    return claim.key or (f"{_POD_KEY}{pod_uid}" if claim.shared else container_id)
+
+
+def hold(container_id: str, key: str, pod: Pod, container: str, shares: Sequence[Share]) -> Hold:
+    """Return the hold of a container with these shares. container "": messages name the pod."""
+    names = pod.namespace, pod.name, "" if key.startswith(_POD_KEY) else container
+    minors = {share.uuid: share.minor for share in shares}
+    container_key = "/".join(filter(None, names))
+    return Hold(container_id, key, pod.uid, container, container_key, parts(shares), pod, minors)
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:

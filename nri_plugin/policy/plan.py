@@ -18,14 +18,13 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.quantity import format_binary
-from nri_plugin.policy import checks
+from nri_plugin.policy import checks, ledger
 from nri_plugin.policy.checks import Request
 from nri_plugin.policy.injection import claim_mounts, file_name
 from nri_plugin.policy.model import Claim, Container, Device, Hook, Mount, Pod, Share
 from nri_plugin.policy.refusals import Reason, refused
 
 GRANT: Final = f"{names.CONTAINER_DIR}/{names.FILE_GRANT}"
-POD_KEY_PREFIX: Final = "pod-"
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,229}")
 _NO_GPU: Final = ((names.ENV_VISIBLE_DEVICES, names.VISIBLE_DEVICES_NONE),)
 _NO_FILES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -89,7 +88,7 @@ def grant_key(pod: Pod, container: Container, claim: Claim) -> str:
     for what, name in (used if claim.shared else {"container id": container.id}).items():
         if not _FILE_NAME.fullmatch(name):
             raise refused(Reason.IDENTITY_INVALID, what=what, value=name)
-    return claim.key or (POD_KEY_PREFIX + pod.uid if claim.shared else container.id)
+    return ledger.grant_key(claim, pod.uid, container.id)
 
 
 def with_share(request: Request, default: Policy = Policy.FAIR) -> ContainerPlan:

@@ -17,7 +17,6 @@ from nri_plugin.policy import ledger
 from nri_plugin.policy.front_ends import FrontEnds
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Claim, Gpu, Mount, Pod, Share
-from nri_plugin.policy.plan import POD_KEY_PREFIX
 from nri_plugin.policy.refusals import Refused
 
 
@@ -107,17 +106,15 @@ def survey(
         if grant is None:
             strays.append((Stray.FILES_LOST, one))
         shares = _shares(one.pod, grant, claims) if grant else claim.shares if claim else ()
-        shared = one.key.startswith(POD_KEY_PREFIX)
-        holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
+        holds.append(ledger.hold(one.id, one.key, one.pod, one.name, shares))
     return Survey(users, holds, strays)
 
 
 def _unadjusted(one: Running, claim: Claim) -> Hold:
     """Return the hold of a container without files. If the pod's containers share a grant, the hold
     has that grant's key."""
-    key = claim.key or (f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id)
-    hold = ledger.hold(one.id, key, claim.shared and not claim.key, one.pod, one.name, claim.shares)
-    return replace(hold, adjusted=False)
+    key = ledger.grant_key(claim, one.pod.uid, one.id)
+    return replace(ledger.hold(one.id, key, one.pod, one.name, claim.shares), adjusted=False)
 
 
 def _place(one: Running) -> tuple[str, str]:

@@ -133,4 +133,4 @@ def pod_of(server: Server, path: str) -> Pod:
 def hold(server: Server, path: str, uuid: str, memory_bytes: int) -> Hold:
     """Return the ledger hold of the pod's container "main", whose ID is the pod's path."""
     shares = [Share(uuid, 1, memory_bytes, 50)]
-    return ledger.hold(path, path, False, pod_of(server, path), "main", shares)
+    return ledger.hold(path, path, pod_of(server, path), "main", shares)

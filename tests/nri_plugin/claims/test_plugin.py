@@ -186,7 +186,7 @@ def _of_another_node(kubelet: Kubelet) -> None:
 def _held(kubelet: Kubelet) -> None:
     kubelet.api.claims.clear()
     key = ledger.claim_key(kubelet.specs())
-    of = ledger.hold("c", key, True, Pod("pod-1", "default", "p"), "main", [])
+    of = ledger.hold("c", key, Pod("pod-1", "default", "p"), "main", [])
     kubelet.agent.ledger.adopt([of], ())
 
 
@@ -244,7 +244,7 @@ def _annotations(kubelet: Kubelet) -> None:
 
 def _full(kubelet: Kubelet) -> None:
     share = Share("GPU-A", 0, 7 * GIB, 10)
-    of = ledger.hold("c", "c", False, Pod("pod-0", "default", "old"), "main", [share])
+    of = ledger.hold("c", "c", Pod("pod-0", "default", "old"), "main", [share])
     kubelet.agent.ledger.adopt([of], ())
 
 

@@ -139,7 +139,7 @@ class Scene:
 
 def _hold(container_id: str = ID, adjusted: bool = True) -> Hold:
     share = Share(UUID, 0, MOST, 100, uncapped=True)
-    made = ledger.hold(container_id, "key", False, Pod("uid", "ns", "pod"), "main", [share])
+    made = ledger.hold(container_id, "key", Pod("uid", "ns", "pod"), "main", [share])
     return made if adjusted else replace(made, adjusted=False)
 
 

@@ -303,7 +303,7 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
         return metrics.registry.get_sample_value(name, labels)
 
     pod, shares = Pod("uid", "team", "train"), [Share("GPU-0", 0, 1, 1)]
-    ledger.adopt([hold(f"c{n}", f"c{n}", False, pod, f"{n}", shares) for n in range(2)], ())
+    ledger.adopt([hold(f"c{n}", f"c{n}", pod, f"{n}", shares) for n in range(2)], ())
     watching = asyncio.create_task(watch.watch(node, ledger, readiness, metrics))
     await until_async(lambda: "the library is missing" in str(readiness.node))
     assert value("gpuslice_ready") == 0

@@ -35,7 +35,7 @@ class Bench:
 
     def runs(self, uid: str, memory_bytes: int = GIB, granted_bytes: int = GIB) -> None:
         pod, share = bound(uid, granted_bytes).pod, Share("GPU-0", 0, memory_bytes, 10)
-        self.holds.append(ledger.hold(f"c-{uid}", uid, False, pod, "main", [share]))
+        self.holds.append(ledger.hold(f"c-{uid}", uid, pod, "main", [share]))
 
     def check(self, later_s: float = 0.0, watching: bool = True) -> dict[GrantState, int]:
         self.clock.seconds += later_s

@@ -73,7 +73,7 @@ class Agent:
 def hold(container: str, gpu: Gpu, core_percent: int = 10) -> ledger.Hold:
     pod = Pod(f"uid-{container}", "default", container)
     share = Share(gpu.uuid, gpu.minor, GIB, core_percent)
-    return ledger.hold(container, container, False, pod, "main", [share])
+    return ledger.hold(container, container, pod, "main", [share])
 
 
 @pytest.fixture(autouse=True)

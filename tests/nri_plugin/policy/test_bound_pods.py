@@ -63,7 +63,7 @@ def over(bounds: BoundPods, *holding: str) -> set[str]:
 
 
 def hold(pod: Pod, *shares: Share) -> Hold:
-    return ledger.hold("c0ffee", "c0ffee", False, pod, "main", shares)
+    return ledger.hold("c0ffee", "c0ffee", pod, "main", shares)
 
 
 asks = st.lists(

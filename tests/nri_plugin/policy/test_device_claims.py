@@ -101,7 +101,7 @@ def test_containers_at_the_same_time_have_equal_shares_or_none_in_common() -> No
     def take(container: str, *named: str) -> Reason | None:
         granted = of.claim(POD, container, cdi(*named), GPUS)
         assert granted is not None
-        wanted = ledger.hold(container, granted.key, True, POD, container, granted.shares)
+        wanted = ledger.hold(container, granted.key, POD, container, granted.shares)
         refusal = held.take(wanted, GPUS, ledger.parts(granted.allocated))
         return refusal.reason if refusal else None
 
@@ -222,7 +222,7 @@ class Node(RuleBasedStateMachine):
         name, container_id = f"n{self._next()}", f"i{self.count}"
         granted = self.sources.claim(pod, name, cdi(*chosen), GPUS)
         assert granted is not None
-        wanted = ledger.hold(container_id, granted.key, True, pod, name, granted.shares)
+        wanted = ledger.hold(container_id, granted.key, pod, name, granted.shares)
         refusal = self.ledger.take(wanted, GPUS, ledger.parts(granted.allocated))
         if refusal is None:
             self.running[container_id] = granted.key, pod.uid

@@ -187,7 +187,7 @@ class Node:
             case "share" if self.modes.objection([gpu.uuid]) is None:
                 container, pod = f"c-{number}", Pod(f"uid-{number}", "default", f"pod-{number}")
                 share = Share(gpu.uuid, gpu.minor, GIB, 10)
-                hold = ledger.hold(container, container, False, pod, "main", [share])
+                hold = ledger.hold(container, container, pod, "main", [share])
                 if self.ledger.take(hold, GPUS, {gpu.uuid: ledger.Part(GIB, 10)}) is None:
                     self.shares[container] = gpu.uuid
             case "whole" if gpu.uuid not in self.whole:  # the kubelet gives no device twice

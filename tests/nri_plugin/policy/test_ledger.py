@@ -20,12 +20,12 @@ HALF = {A.uuid: Part(50, 50)}
 
 def own(identity: str, memory: int, core: int = 0, name: str = "main", uid: str = "uid") -> Hold:
     pod = Pod(uid, "team", f"pod-of-{uid}")
-    return hold(identity, identity, False, pod, name, [Share(A.uuid, 0, memory, core)])
+    return hold(identity, identity, pod, name, [Share(A.uuid, 0, memory, core)])
 
 
 def shared(identity: str, memory: int, name: str = "main", uid: str = "uid") -> Hold:
     shares = [Share(A.uuid, 0, memory, 100, uncapped=True)]
-    return hold(identity, f"pod-{uid}", True, Pod(uid, "team", f"pod-of-{uid}"), name, shares)
+    return hold(identity, f"pod-{uid}", Pod(uid, "team", f"pod-of-{uid}"), name, shares)
 
 
 def total(holds: Iterable[Hold]) -> Mapping[str, Part]:
@@ -157,7 +157,7 @@ class Node(RuleBasedStateMachine):
         allocated = ALLOCATED[uid]
         if exceeds(parts(shares), allocated):
             return  # the policy refuses a share beyond the allocation before it asks the ledger
-        wanted = hold(identity, key, uid == "z", Pod(uid, "team", uid), name, shares)
+        wanted = hold(identity, key, Pod(uid, "team", uid), name, shares)
         others = [held for held in self.alive() if (held.pod_uid, held.container) != (uid, name)]
         of_pod = [held for held in others if held.pod_uid == uid]
         fits = key in {held.key for held in others} or not (

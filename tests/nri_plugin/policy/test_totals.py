@@ -99,7 +99,7 @@ def test_a_removed_gpu_takes_no_place_in_the_list() -> None:
 
 
 def hold(key: str, *shares: Share) -> Hold:
-    return ledger.hold(f"c-{key}", key, False, Pod("a", "team", "train"), "main", shares)
+    return ledger.hold(f"c-{key}", key, Pod("a", "team", "train"), "main", shares)
 
 
 ZERO, ONE = Share("GPU-0", 3, GIB, 10), Share("GPU-1", 4, GIB, 10)
