@@ -23,14 +23,13 @@ static struct gpu {
 	struct vgpu_region_compute unmapped; /* record_of */
 } gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 
-/* The unchecked launches of this thread since its last check. They cost only a few nanoseconds
- * each. The next check adds them to the submitted work. */
+/* The unchecked launches of this thread since its last check, on any stream. They cost only a few
+ * nanoseconds each. The next check adds them to the submitted work. */
 static __thread struct {
-	int gpu_after; /* the GPU's index in the grant + 1; 0: the next launch must be checked */
-	CUstream stream;
+	int gpu_after;	  /* the GPU's index in the grant + 1; 0: the next launch must be checked */
 	uint64_t from_ns; /* the last check */
-	uint32_t count, spent_ns;
-	uint16_t kinds[SPARE_LAUNCHES];
+	uint32_t count, most, spent_ns;
+	struct vgpu_spare_launch launches[SPARE_LAUNCHES];
 } spare;
 
 static uint64_t number_of(CUstream stream)
@@ -40,14 +39,12 @@ static uint64_t number_of(CUstream stream)
 
 static bool spare_admits(int gpu, CUstream stream, uint16_t kind)
 {
-	uint32_t cost_ns;
+	uint32_t cost_ns = vgpu_cost_known_ns(kind);
 
-	if (spare.gpu_after != gpu + 1 || spare.stream != stream || spare.count == SPARE_LAUNCHES)
+	if (spare.gpu_after != gpu + 1 || spare.count == spare.most || !cost_ns ||
+	    spare.spent_ns + cost_ns > SPARE_NS)
 		return false;
-	cost_ns = vgpu_cost_known_ns(kind);
-	if (!cost_ns || spare.spent_ns + cost_ns > SPARE_NS)
-		return false;
-	spare.kinds[spare.count++] = kind;
+	spare.launches[spare.count++] = (struct vgpu_spare_launch){number_of(stream), kind};
 	spare.spent_ns += cost_ns;
 	return true;
 }
@@ -57,8 +54,7 @@ static bool spare_admits(int gpu, CUstream stream, uint16_t kind)
 static void enter_spare(struct vgpu_submitted_work *work, int gpu)
 {
 	if (spare.gpu_after == gpu + 1 && spare.count)
-		vgpu_work_add(work, spare.from_ns, number_of(spare.stream), spare.kinds,
-			      spare.count);
+		vgpu_work_add(work, spare.from_ns, spare.launches, spare.count);
 	spare.gpu_after = 0;
 	spare.count = spare.spent_ns = 0;
 }
@@ -159,7 +155,8 @@ static bool enter(struct vgpu_launch *launch, struct gpu *of,
 		return false;
 	launch->slot = vgpu_work_submitted(&of->work, &turn, now_ns, waiting);
 	spare.gpu_after = launch->gpu + 1;
-	spare.stream = launch->stream;
+	/* The number varies, so that no rhythm of the program hides a stream from the checks. */
+	spare.most = SPARE_LAUNCHES - (uint32_t)(now_ns * UINT64_C(0x9e3779b97f4a7c15) >> 60);
 	spare.from_ns = now_ns;
 	return true;
 }

@@ -188,14 +188,12 @@ static void enter(struct vgpu_submitted_work *work, struct vgpu_work_stream *str
 	work->spent_ns += cost_ns;
 }
 
-void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns, uint64_t stream,
-		   const uint16_t *kinds, uint32_t count)
+void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns,
+		   const struct vgpu_spare_launch *launches, uint32_t count)
 {
-	uint64_t cost_ns = 0;
-
 	for (uint32_t i = 0; i < count; i++)
-		cost_ns += vgpu_cost_assumed_ns(kinds[i]);
-	enter(work, find_or_make(work, stream), from_ns, cost_ns, count);
+		enter(work, find_or_make(work, launches[i].stream), from_ns,
+		      vgpu_cost_assumed_ns(launches[i].kind), 1);
 }
 
 static int free_slot(const struct vgpu_submitted_work *work)
