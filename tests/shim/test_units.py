@@ -21,7 +21,14 @@ _SEEDED = [f"ledger {what} {seed}" for what in ("oracle", "blocks") for seed in 
 _LEDGER = ["ledger threads", "ledger fork"]
 _LAUNCH = [
     *("launch lost", "launch locked", "launch two-gpus", "launch reused", "launch samples"),
-    *("launch lead", "launch kinds", "launch streams", "launch lane", "launch future"),
+    *(
+        "launch future",
+        "launch lead",
+        "launch kinds",
+        "launch streams",
+        "launch spare",
+        "launch lane",
+    ),
 ]
 _MARKERS = [f"markers {what}" for what in ("current", "green", "modes", "destroyed")]
 _RUNS = [*_CLAIMS, *_SEEDED, *_LEDGER, *_LAUNCH, *_MARKERS, "counter 8 50000", "entries"]

@@ -1,5 +1,7 @@
 #include "compute/launch.h"
 
+#include <string.h>
+
 #include "compute/current.h"
 #include "compute/markers.h"
 #include "compute/published.h"
@@ -11,7 +13,7 @@
 
 #define SPARE_NS 200000u /* most work that a thread may submit without a check */
 
-enum { SPARE_LAUNCHES = 64 };
+enum { SPARE_LAUNCHES = 64, SPARE_STREAMS = 4 };
 
 /* The state of one GPU in this process. */
 static struct gpu {
@@ -23,13 +25,17 @@ static struct gpu {
 	struct vgpu_region_compute unmapped; /* record_of */
 } gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 
-/* The unchecked launches of this thread since its last check, on any stream. They cost only a few
- * nanoseconds each. The next check adds them to the submitted work. */
+/* The unchecked launches of this thread since its last check. They cost only a few nanoseconds
+ * each. The next check adds them to the submitted work. */
 static __thread struct {
 	int gpu_after;	  /* the GPU's index in the grant + 1; 0: the next launch must be checked */
 	uint64_t from_ns; /* the last check */
-	uint32_t count, most, spent_ns;
+	uint32_t count, made;
 	struct vgpu_spare_launch launches[SPARE_LAUNCHES];
+	struct stream {
+		uint64_t number;
+		uint32_t left, left_ns; /* what it may submit until its own next check */
+	} streams[SPARE_STREAMS];
 } spare;
 
 static uint64_t number_of(CUstream stream)
@@ -37,26 +43,49 @@ static uint64_t number_of(CUstream stream)
 	return (uint64_t)(uintptr_t)stream;
 }
 
-static bool spare_admits(int gpu, CUstream stream, uint16_t kind)
+static struct stream *find(uint64_t number)
+{
+	for (int i = 0; i < SPARE_STREAMS; i++)
+		if (spare.streams[i].number == number)
+			return &spare.streams[i];
+	return NULL;
+}
+
+static bool spare_admits(int gpu, uint64_t number, uint16_t kind)
 {
 	uint32_t cost_ns = vgpu_cost_known_ns(kind);
+	struct stream *stream = find(number);
 
-	if (spare.gpu_after != gpu + 1 || spare.count == spare.most || !cost_ns ||
-	    spare.spent_ns + cost_ns > SPARE_NS)
+	if (spare.gpu_after != gpu + 1 || spare.count == SPARE_LAUNCHES || !stream ||
+	    !stream->left || !cost_ns || cost_ns > stream->left_ns)
 		return false;
-	spare.launches[spare.count++] = (struct vgpu_spare_launch){number_of(stream), kind};
-	spare.spent_ns += cost_ns;
+	stream->left--;
+	stream->left_ns -= cost_ns;
+	spare.launches[spare.count++] = (struct vgpu_spare_launch){number, kind};
 	return true;
+}
+
+/* Let the thread launch without checks on this stream, and on others that it has checked. */
+static void allow_spare(int gpu, uint64_t number, uint64_t now_ns)
+{
+	struct stream *stream = find(number);
+
+	if (spare.gpu_after != gpu + 1)
+		memset(spare.streams, 0, sizeof(spare.streams));
+	if (!stream)
+		stream = &spare.streams[spare.made++ % SPARE_STREAMS];
+	*stream = (struct stream){number, SPARE_LAUNCHES, SPARE_NS};
+	spare.gpu_after = gpu + 1;
+	spare.from_ns = now_ns;
 }
 
 /* Add this thread's unchecked launches to the GPU's submitted work. The caller holds the GPU's
  * lock. */
 static void enter_spare(struct vgpu_submitted_work *work, int gpu)
 {
-	if (spare.gpu_after == gpu + 1 && spare.count)
+	if (spare.gpu_after == gpu + 1)
 		vgpu_work_add(work, spare.from_ns, spare.launches, spare.count);
-	spare.gpu_after = 0;
-	spare.count = spare.spent_ns = 0;
+	spare.count = 0;
 }
 
 /* Add the thread's unchecked launches to the submitted work of another GPU, if they were on that
@@ -68,6 +97,7 @@ static void enter_other_spare(int gpu)
 	if (other < 0 || other == gpu || !vgpu_lock(&gpus[other].lock))
 		return;
 	enter_spare(&gpus[other].work, other);
+	spare.gpu_after = 0;
 	vgpu_unlock(&gpus[other].lock);
 }
 
@@ -154,10 +184,7 @@ static bool enter(struct vgpu_launch *launch, struct gpu *of,
 	if (!vgpu_work_admits(&of->work, &turn, now_ns, spent_ns, waiting, again_ns) && !regardless)
 		return false;
 	launch->slot = vgpu_work_submitted(&of->work, &turn, now_ns, waiting);
-	spare.gpu_after = launch->gpu + 1;
-	/* The number varies, so that no rhythm of the program hides a stream from the checks. */
-	spare.most = SPARE_LAUNCHES - (uint32_t)(now_ns * UINT64_C(0x9e3779b97f4a7c15) >> 60);
-	spare.from_ns = now_ns;
+	allow_spare(launch->gpu, waiting->stream, now_ns);
 	return true;
 }
 
@@ -210,7 +237,7 @@ void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t hand
 		launch->gpu = -1;
 		return;
 	}
-	if (spare_admits(launch->gpu, stream, waiting.kind))
+	if (spare_admits(launch->gpu, waiting.stream, waiting.kind))
 		return;
 	waiting.since_ns = now_ns = vgpu_now_ns();
 	while (!try(launch, &waiting, now_ns, &again_ns, &lease)) {
@@ -252,6 +279,7 @@ uint64_t vgpu_launches_wait_begins(void)
 	enter_other_spare(gpu);
 	if (spare.count && vgpu_lock(&gpus[gpu].lock)) {
 		enter_spare(&gpus[gpu].work, gpu);
+		spare.gpu_after = 0;
 		vgpu_publish(&gpus[gpu].published, record, &gpus[gpu].work, 0);
 		vgpu_unlock(&gpus[gpu].lock);
 	}

@@ -55,7 +55,7 @@ static struct {
 static struct {
 	struct work_options options;
 	void *driver;
-	CUfunction functions[MOST_KINDS];
+	CUfunction functions[MOST_KINDS + 1]; /* the kinds, and the one on the other stream */
 	CUstream streams[MOST_STREAMS];
 	CUgraphExec graph;
 	CUdeviceptr from, to;
@@ -116,10 +116,10 @@ static void load_kernels(bool runtime)
 	__typeof__(&cuLibraryGetKernel) get_kernel;
 	CUlibrary library;
 	CUmodule module;
-	char name[16], *code = malloc(sizeof(head) + (size_t)work.options.kinds * KIND_BYTES);
+	char name[16], *code = malloc(sizeof(head) + ((size_t)work.options.kinds + 1) * KIND_BYTES);
 	char *end = code + sprintf(code, "%s", head);
 
-	for (int i = 0; i < work.options.kinds; i++)
+	for (int i = 0; i <= work.options.kinds; i++)
 		end += snprintf(end, KIND_BYTES, kernel, i);
 	if (runtime) {
 		find_for_runtime("cuLibraryLoadData", &load_library);
@@ -129,7 +129,7 @@ static void load_kernels(bool runtime)
 	} else {
 		CALL(cuModuleLoadData, &module, code);
 	}
-	for (int i = 0; i < work.options.kinds; i++) {
+	for (int i = 0; i <= work.options.kinds; i++) {
 		snprintf(name, sizeof(name), "busy%d", i);
 		if (runtime)
 			check(get_kernel((CUkernel *)&work.functions[i], library, name), name);
@@ -288,8 +288,8 @@ void work_beside(void)
 	if (!work.options.beside || !work_is_done(event, false))
 		return;
 	if (work.beside.kernel_ns)
-		launch_plainly(work.functions[0], 1, loops_of(work.beside.kernel_ns),
-			       work.beside.kernel_ns, stream);
+		launch_plainly(work.functions[work.options.kinds], 1,
+			       loops_of(work.beside.kernel_ns), work.beside.kernel_ns, stream);
 	else
 		CALL(cuMemcpyHtoDAsync_v2, work.beside.to, work.beside.from, BESIDE_BYTES, stream);
 	work_record(event, stream);

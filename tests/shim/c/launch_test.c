@@ -3,7 +3,7 @@
  * lease that the test controls. Exits 0 if all tests pass.
  *
  *	vgpu-launch-test lost | locked | two-gpus | reused | samples | lead | kinds | streams |
- *			 lane | future
+ *			 spare | lane | future
  */
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -299,6 +299,29 @@ static void test_streams(void)
 	MUST(launches >= LONG_KERNEL_NS / GAP_NS * 9 / 10);
 }
 
+/* Launches in turn on two streams are rarely checked. Yet those of each stream are, although each
+ * check on the other stream enters them too. */
+static void test_spare(void)
+{
+	enum { LONG_NS = 300000, SHORT_NS = 1000, ROUNDS = 100, SHORT_ONES = 5 };
+	const struct vgpu_work_stream *streams = gpus[0].work.streams;
+	uint64_t began_ns;
+	int marked = 0;
+
+	teach(0, KERNEL, SHORT_NS);
+	teach(0, OTHER_KERNEL, LONG_NS);
+	began_ns = now_ns;
+	for (int i = 0; i < ROUNDS * SHORT_ONES; i++) {
+		if (i % SHORT_ONES == 0)
+			launch_in(0, 16, OTHER_KERNEL);
+		launch_on(0, KERNEL);
+		now_ns += LONG_NS / SHORT_ONES;
+	}
+	for (int i = 0; i < VGPU_WORK_STREAMS; i++)
+		marked += streams[i].marked_ns > began_ns;
+	MUST(marked == 2 && spare.count > 1);
+}
+
 /* A lane admits a launch while the container has spent less than is allowed, and little work is in
  * flight. Once it has refused one, it waits until 3 ms more are allowed. */
 static void test_lane(void)
@@ -347,17 +370,10 @@ static void test_future(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	    {"lost", test_lost},
-	    {"locked", test_locked},
-	    {"two-gpus", test_two_gpus},
-	    {"reused", test_reused},
-	    {"samples", test_samples},
-	    {"lead", test_lead},
-	    {"kinds", test_kinds},
-	    {"streams", test_streams},
-	    {"lane", test_lane},
-	    {"future", test_future},
-	    {0},
+	    {"lost", test_lost},     {"locked", test_locked},	{"two-gpus", test_two_gpus},
+	    {"reused", test_reused}, {"samples", test_samples}, {"lead", test_lead},
+	    {"kinds", test_kinds},   {"streams", test_streams}, {"spare", test_spare},
+	    {"lane", test_lane},     {"future", test_future},	{0},
 	};
 
 	return run_test(tests, argc, argv);
