@@ -28,7 +28,7 @@ from bench import Result
 from bench.native import built
 from gpuslice.contract import allocation, grants, names
 from lab.node.namespace import Namespace
-from nri_plugin.claims.store import DIRECTORY, ClaimStore
+from nri_plugin.claims.store import ClaimStore, plugin_dir
 from nri_plugin.policy.device_claims import ClaimedShare, Prepared, device_name
 from nri_plugin.policy.model import Gpu
 from simgpu import config
@@ -196,11 +196,11 @@ class Stage:
         run_dir.mkdir()
         self._namespace.run(["mount", "-t", "tmpfs", "run", run_dir])
         if name == "claims":
-            records = self._namespace.outside(run_dir) / DIRECTORY
-            ClaimStore(records, self._directory / "cdi").put(self._claim())
+            place = plugin_dir(self._namespace.outside(run_dir))
+            ClaimStore(place, self._directory / "cdi").put(self._claim())
         command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
         command += ["--nri-socket", self._socket(name), "--cdi-dir", self._directory / "cdi"]
-        command += ["--library", LIBRARY, "--run-dir", run_dir]
+        command += ["--library", LIBRARY, "--run-dir", run_dir, "--kubelet-dir", run_dir]
         command += ["--containerd-state", self._directory / "state"]
         sim = str(self._directory / "sim")
         driver = {"SIMGPU_DIR": sim, "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}

@@ -40,7 +40,7 @@ examples:
   python -m nri_plugin uninstall --dry-run
   python -m nri_plugin uninstall --stay     # in a DaemonSet; removes later what is used now
 """
-_USES: Final = ("--host-root", "--run-dir", "--cdi-dir", "--containerd-state")
+_USES: Final = ("--host-root", "--run-dir", "--cdi-dir", "--containerd-state", "--kubelet-dir")
 _AGAIN_S: Final = 60.0
 _RETRY_S: Final = 5.0
 

@@ -27,8 +27,9 @@ def states(pod: Json, listed: Iterable[Json] | None) -> Mapping[str, str]:
             found[f"claim {claim or label}"] = MISSING
         elif raw := mine.get(at_key):
             given = [
-                f"{size(e.memory_bytes)} and {e.core_percent or 100} % of {e.device} on {e.node}"
+                f"{size(e.memory_bytes)} and {core} of {e.device} on {e.node}"
                 for e in claims.parts(raw)
+                for core in [f"{e.core_percent} %" if e.core_percent else "no share of compute"]
             ]
             text = f"has {', '.join(given)}" if given else "is not allocated"
             if given and name not in claims.pods(raw):

@@ -202,7 +202,8 @@ def _claiming(facts: Facts, pod: Json, lines: Sequence[str]) -> _Found:
         do = Do.TEMPLATES if made_by_us else Do.DESCRIBE
         return _Found("waits for its ResourceClaims", lines, do)
     if _NO_ROOM in message:
-        return _Found("waits for a GPU", lines, Do.CLAIM)
+        unready = [f"node {node}: {reason}" for node, reason in facts.unready.items()]
+        return _Found("waits for a GPU", [*lines, *unready[:_GROUPS]], Do.CLAIM)
     do = Do.CRITERIA if message else Do.DESCRIBE
     return _Found("waits for a node", lines, Do.RIGHTS if facts.missing else do)
 

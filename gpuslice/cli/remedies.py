@@ -119,7 +119,7 @@ REFUSED: Final = _by_reason(
 )
 _POLICIES: Final = {
     Do.OPERATOR: "agents",
-    Do.POD: "allocations dialects environment hami kai queues quotas requests"
+    Do.POD: "allocations claims dialects environment hami kai queues quotas requests"
     " resource-names scheduler-names volcano",
     Do.WAIT: "writer",
 }

@@ -21,6 +21,7 @@ import grpc.aio
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.claims.preparing import Preparing
+from nri_plugin.claims.store import plugin_dir
 from nri_plugin.messages import dra_pb2 as dra
 from nri_plugin.messages import pluginregistration_pb2 as registration
 
@@ -38,7 +39,7 @@ class KubeletPlugin:
     def __init__(
         self, preparing: Preparing, kubelet_dir: Path, on_host: Callable[[object], str]
     ) -> None:
-        own = kubelet_dir / "plugins" / names.DRA_DRIVER / "dra.sock"
+        own = plugin_dir(kubelet_dir) / "dra.sock"
         registrar = kubelet_dir / "plugins_registry" / f"{names.DRA_DRIVER}-reg.sock"
         self._sockets = own, registrar
         self._information = registration.PluginInfo(

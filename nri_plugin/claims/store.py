@@ -1,8 +1,9 @@
 """What this node has prepared, on disk: a record and a CDI spec per claim.
 
 The record of a claim is written before its CDI spec, and removed after it. A claim that the kubelet
-may use is therefore always counted. The directory exists while the front end is `claims`. All files
-are lost in a reboot, after which the kubelet prepares the claims of its pods again.
+may use is therefore always counted. The records' directory exists while the front end is `claims`.
+It is in the kubelet's directory, and survives a reboot as the kubelet's own records do. The specs
+do not, and the kubelet prepares the claims of its pods again.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ from nri_plugin.settings import Settings
 
 _LOG: Final = logging.getLogger(__name__)
 
-DIRECTORY: Final = ".claims"
 _CDI_VERSION: Final = "0.6.0"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimStore:
-    """records: the directory of records. cdi_dir: a directory of CDI specs that the runtime reads.
-    All calls block, and raise OSError."""
+    """plugin_dir: the directory of this plugin in the kubelet's. cdi_dir: a directory of CDI specs
+    that the runtime reads. All calls block, and raise OSError."""
 
-    records: Path
+    plugin_dir: Path
     cdi_dir: Path
+
+    @property
+    def records(self) -> Path:
+        return self.plugin_dir / "claims"
 
     def load(self) -> Mapping[str, Prepared] | None:
         """Return the prepared claims by UID. None: the front end was not `claims`."""
@@ -74,7 +78,7 @@ class ClaimStore:
     def paths(self) -> Sequence[Path]:
         """Return all that the store has written."""
         specs = sorted(self.cdi_dir.glob(f"{names.CDI_FILE_CLAIM}*"))
-        return [*specs, self.records] if self.records.is_dir() else specs
+        return [*specs, self.plugin_dir] if self.plugin_dir.is_dir() else specs
 
     def _record(self, uid: str) -> Path:
         return self.records / f"{uid}.json"
@@ -85,7 +89,11 @@ class ClaimStore:
 
 def store_of(settings: Settings) -> ClaimStore:
     """Return the agent's store. Every runtime reads the last of CDI's standard directories."""
-    return ClaimStore(settings.run_dir / DIRECTORY, settings.view.seen(CDI_DIRS[-1]))
+    return ClaimStore(plugin_dir(settings.kubelet_dir), settings.view.seen(CDI_DIRS[-1]))
+
+
+def plugin_dir(kubelet_dir: Path) -> Path:
+    return kubelet_dir / "plugins" / names.DRA_DRIVER
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
     RUN/KEY/           the files of a grant that no container mounts
     RUN/.store/SHA256/ a release of the library that no container mounts; then the empty store
-    RUN/.claims/, CDI/gpuslice.io-claim_UID.json  what was prepared for claims
+    KUBELET/plugins/gpuslice.io/, CDI/gpuslice.io-claim_UID.json  what was prepared for claims
     CDI/gpuslice-generated.json, and RUN/.store/nvidia-cdi-hook, the program of its hooks
     /usr/local/vgpu/libvgpu.so  the distributor's copy, if it is gpuslice's library
 

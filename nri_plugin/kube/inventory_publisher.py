@@ -158,7 +158,8 @@ class InventoryPublisher:
         self._modes.note("node", Sign(sign) if sign else None, self._now())
         self._modes.operator = facts.operator
         chosen, front_ends = self._parts.settings, self._parts.claims
-        problem = front_ends.want(facts.front_end, chosen.front_end, bool(chosen.whole_gpus))
+        obstacle = "--whole-gpus is not off" if chosen.whole_gpus else self._parts.readiness.claims
+        problem = front_ends.want(facts.front_end, chosen.front_end, obstacle or "")
         self._parts.readiness.label = problem or None
 
     def _with_mode(self, entry: Entry) -> Entry:

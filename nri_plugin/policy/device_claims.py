@@ -200,7 +200,7 @@ def _sums(listed: Iterable[ClaimedShare], known: Mapping[str, Gpu]) -> Sequence[
 
 def _hold(claim: Prepared, held: Sequence[Share]) -> Hold:
     """Return the claim's entry in the sum. Its pod has only the names that messages show."""
-    pod = Pod(claim.uid, claim.namespace, claim.name)
+    pod = Pod(claim.uid, f"claim {claim.namespace}", claim.name)
     return replace(
         ledger.hold(claim.uid, claim.uid, pod, "", held), container=f"claim {claim.name}"
     )

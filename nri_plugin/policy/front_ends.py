@@ -40,17 +40,18 @@ class FrontEnds:
             self.now = self.wanted = FrontEnd.CLAIMS
             self.devices.prepared = prepared
 
-    def want(self, label: str, default: FrontEnd, whole_gpus: bool) -> str:
-        """Set the wanted front end by the Node's label. Return why it is not followed, or ""."""
+    def want(self, label: str, default: FrontEnd, obstacle: str = "") -> str:
+        """Set the wanted front end by the Node's label. Return why it is not followed, or "".
+        obstacle: why this node cannot serve claims."""
         wanted, must = label or default, ""
         if wanted not in {*FrontEnd}:
             must = f"{names.FRONT_END_ANNOTATIONS} or {names.FRONT_END_CLAIMS}"
-        elif wanted == FrontEnd.CLAIMS and whole_gpus:
-            must = f"{names.FRONT_END_ANNOTATIONS} where --whole-gpus is not off"
-        if must:
-            return f"label {names.LABEL_FRONT_END}: invalid value {wanted}: must be {must}"
-        self.wanted = FrontEnd(wanted)
-        return ""
+        elif wanted == FrontEnd.CLAIMS and obstacle:
+            must = f"{names.FRONT_END_ANNOTATIONS}: {obstacle}"
+        before, self.wanted = self.wanted, self.now if must else FrontEnd(wanted)
+        if self.wanted is not before:
+            self._free_since_s = None
+        return must and f"label {names.LABEL_FRONT_END}: invalid value {wanted}: must be {must}"
 
     @property
     def leaves(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuslice.contract import names
 from lab import pages
-from nri_plugin.claims.store import DIRECTORY
+from nri_plugin.claims.store import ClaimStore, plugin_dir
 from tests.e2e.whole import Whole
 from tests.support import until
 
@@ -98,9 +98,9 @@ def serves_claims(whole: Whole) -> None:
 
 def records(whole: Whole) -> Sequence[Json]:
     """Return the records of claims that the agent has prepared."""
-    place = whole.root / "run" / names.PLUGIN_NAME / DIRECTORY
+    store = ClaimStore(plugin_dir(whole.root / "var/lib/kubelet"), whole.root / "run/cdi")
     found = []
-    for path in place.glob("*.json"):
+    for path in store.records.glob("*.json"):
         try:
             found.append(json.loads(path.read_text()))
         except OSError:  # it is unprepared now

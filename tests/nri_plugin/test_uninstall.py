@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import names
+from nri_plugin.claims.store import plugin_dir
 from nri_plugin.host import releases, tmpfs
 from nri_plugin.host.bundle import directory
 from nri_plugin.host.lock import Lock
@@ -58,8 +59,9 @@ def test_it_removes_and_prints_what_no_container_uses(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         shutil.rmtree(root / "state")
-        claims, spec = run_dir / ".claims", root / "var/run/cdi/gpuslice.io-claim_u.json"
-        put(claims / "u.json"), put(spec)
+        claims = plugin_dir(root / "var/lib/kubelet")
+        spec = root / f"var/run/cdi/{names.CDI_FILE_CLAIM}u.json"
+        put(claims / "claims/u.json"), put(spec)
         lines = [f"{path}: removed" for path in (spec, claims, release, store)]
         assert uninstall("--dry-run") == (0, [f"{line} (dry run)" for line in lines], "")
         assert release.exists()

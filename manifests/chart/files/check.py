@@ -66,7 +66,8 @@ def check_scheduler(name: str, address: str) -> Iterator[str]:
 
 
 def check_nodes(by_claims: bool) -> Iterator[str]:
-    if by_claims and read(SLICES)["items"]:
+    slices = read(SLICES)["items"] if by_claims else ()
+    if any(not gpu.get("taints") for each in slices for gpu in each["spec"].get("devices", ())):
         return
     nodes = read("/api/v1/nodes")["items"]
     offered = [node.get("status", {}).get("allocatable", {}).get(RESOURCE, "0") for node in nodes]

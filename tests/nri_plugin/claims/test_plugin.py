@@ -21,7 +21,7 @@ from gpuslice.kube.errors import KubeError
 from nri_plugin.claims import plugin, preparing
 from nri_plugin.claims.plugin import KubeletPlugin
 from nri_plugin.claims.preparing import Preparing
-from nri_plugin.claims.store import ClaimStore
+from nri_plugin.claims.store import ClaimStore, plugin_dir, store_of
 from nri_plugin.containers.parts import Parts
 from nri_plugin.messages import dra_pb2 as dra
 from nri_plugin.messages import pluginregistration_pb2 as registration
@@ -101,7 +101,7 @@ def _made(place: Path) -> Kubelet:
     agent.inventory.seen = GPUS
     agent.ledger.adopt((), ())
     agent.readiness.session = None
-    return Kubelet(place, agent, Api(), ClaimStore(place / "claims", place / "cdi"))
+    return Kubelet(place, agent, Api(), ClaimStore(plugin_dir(place), place / "cdi"))
 
 
 @asynccontextmanager
@@ -317,6 +317,8 @@ def test_a_kill_at_any_step_leaves_no_share_uncounted(
 
 def test_a_record_that_cannot_be_read_ends_no_agent(tmp_path: Path) -> None:
     kubelet = _made(tmp_path)
+    made = store_of(kubelet.agent.settings)
+    assert made.records == kubelet.store.records, "a reboot keeps the kubelet's directory"
     assert kubelet.store.load() is None, "the front end was annotations"
     kubelet.store.begin()
     for text in ("", "{}", "[]", '{"shares": [{}]}', "\x00"):

@@ -7,7 +7,7 @@ stop, pods are deleted by force, and the agent restarts, in any order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -43,7 +43,7 @@ def result(device: str, share: str, memory: str = "2Gi", core: str = "20", **mor
 
 def claim(uid: str, *results: Any, pods: tuple[str, ...] = ("pod-1",)) -> Mapping[str, Any]:
     return {
-        "metadata": {"uid": uid, "namespace": "default", "name": f"of-{uid}"},
+        "metadata": {"uid": uid, "namespace": "default", "name": "web"},
         "status": {
             "allocation": {"devices": {"results": list(results)}},
             "reservedFor": [{"resource": "pods", "uid": pod} for pod in pods],
@@ -137,6 +137,16 @@ def test_a_name_is_believed_only_for_a_pod_of_the_claim() -> None:
     assert not of.may_claim(Pod("pod-2", "default", "plain"), ["nvidia.com/gpu=0"])
 
 
+def test_a_grant_counts_while_one_of_its_claims_is_lost() -> None:
+    of = sources(*(claim(uid, result("gpu-a", uid * 36, "4Gi")) for uid in "uv"))
+    granted = of.claim(POD, "main", cdi("u-uuuuuuuu", "v-vvvvvvvv"), GPUS)
+    assert granted is not None
+    held = ledger.hold("c", granted.key, POD, "main", granted.shares)
+    of.devices.drop("v")
+    wanted = device_claims.allocated(claim("w", result("gpu-a", "w" * 36, "1Gi")), NODE)
+    assert of.devices.short(wanted, GPUS, [held]) is not None
+
+
 def test_a_failed_or_unknown_gpu_prepares_nothing() -> None:
     for gpus, reason in (
         ([], Reason.GPU_UNKNOWN),
@@ -150,7 +160,7 @@ def test_a_failed_or_unknown_gpu_prepares_nothing() -> None:
 
 def test_the_front_end_changes_after_nothing_was_held_for_a_while() -> None:
     of = FrontEnds()
-    assert of.want("claims", FrontEnd.ANNOTATIONS, whole_gpus=False) == ""
+    assert of.want("claims", FrontEnd.ANNOTATIONS) == ""
     assert of.leaves
     assert not of.settle(True, 0.0)
     assert not of.settle(False, 5.0), "a pod came"
@@ -158,74 +168,90 @@ def test_the_front_end_changes_after_nothing_was_held_for_a_while() -> None:
     assert of.now is FrontEnd.ANNOTATIONS
     assert of.settle(True, 2 * SETTLE_S)
     assert (of.now, of.leaves) == (FrontEnd.CLAIMS, "")
-    assert "must be annotations or claims" in of.want("x", FrontEnd.ANNOTATIONS, False)
-    assert "--whole-gpus" in of.want("claims", FrontEnd.ANNOTATIONS, True)
-    assert of.want("", FrontEnd.ANNOTATIONS, False) == ""
+    assert "must be annotations or claims" in of.want("x", FrontEnd.ANNOTATIONS)
+    assert of.want("", FrontEnd.ANNOTATIONS) == ""
     assert of.wanted is FrontEnd.ANNOTATIONS, "the default applies without the label"
+    assert not of.settle(True, 100.0)
+    assert of.want("claims", FrontEnd.ANNOTATIONS) == of.want("", FrontEnd.ANNOTATIONS) == ""
+    assert not of.settle(True, 100.0 + SETTLE_S), "the time begins again"
+    assert "must be annotations: too old" in of.want("claims", FrontEnd.ANNOTATIONS, "too old")
+    assert of.wanted is of.now, "it stays as it is"
+
+
+PODS = ["pod-0", "pod-1"]
 
 
 class Node(RuleBasedStateMachine):
-    """A node of two GPUs. `running` has what each grant's programs can use, by its key."""
+    """A node of two GPUs. `running` has each container's pod and name. `making`: containers that
+    the runtime does not list yet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sources, self.ledger = sources(), Ledger()
         self.allocated: dict[str, Mapping[str, Any]] = {}
         self.running: dict[str, tuple[str, str]] = {}
+        self.making: set[str] = set()
         self.count = 0
 
-    def _next(self) -> str:
+    def _next(self) -> int:
         self.count += 1
-        return str(self.count)
+        return self.count
 
-    @rule(
-        device=st.sampled_from(["gpu-a", "gpu-b"]),
-        gib=st.sampled_from([4, 8]),
-        core=st.sampled_from([0, 50, 100]),
-        parts=st.integers(1, 2),
-        pods=st.integers(1, 2),
-    )
-    def the_scheduler_allocates(
-        self, device: str, gib: int, core: int, parts: int, pods: int
-    ) -> None:
-        """It counts only claims of pods that exist, so more may be allocated than there is."""
+    @rule(data=st.data(), old=st.booleans())
+    def the_scheduler_allocates(self, data: st.DataObject, old: bool) -> None:
+        """It counts only claims of pods that exist, so more may be allocated than there is. A named
+        claim may be allocated anew, or reserved for other pods."""
         uid = f"c{self._next()}"
-        results = [result(device, f"{n}" * 36, f"{gib}Gi", f"{core}") for n in range(parts)]
-        reserved = tuple(f"{uid}-pod-{n}" for n in range(pods))
-        self.allocated[uid] = claim(uid, *results, pods=reserved)
+        if old and self.allocated:
+            uid = data.draw(st.sampled_from(sorted(self.allocated)))
+        parts = st.tuples(
+            st.sampled_from(["gpu-a", "gpu-b"]),
+            st.sampled_from(["4Gi", "8Gi"]),
+            st.sampled_from(["0", "50", "100"]),
+        )
+        drawn = data.draw(st.lists(parts, min_size=1, max_size=2))
+        results = [result(gpu, f"{self._next():08d}", *amounts) for gpu, *amounts in drawn]
+        if old and uid in self.allocated and data.draw(st.booleans()):
+            results = self.allocated[uid]["status"]["allocation"]["devices"]["results"]
+        pods = data.draw(st.sets(st.sampled_from(PODS), min_size=1))
+        self.allocated[uid] = claim(uid, *results, pods=tuple(pods))
 
     @precondition(lambda self: self.allocated)
     @rule(data=st.data())
     def prepare(self, data: st.DataObject) -> None:
         uid = data.draw(st.sampled_from(sorted(self.allocated)))
         wanted = device_claims.allocated(self.allocated[uid], NODE)
-        if self.sources.devices.short(wanted, GPUS, self.ledger.holds()) is None:
+        before = self.sources.devices.prepared.get(uid)
+        known = before is not None and before.shares == wanted.shares
+        if known or self.sources.devices.short(wanted, GPUS, self.ledger.holds()) is None:
             self.sources.devices.put(wanted)
 
     @precondition(lambda self: self.allocated)
-    @rule(data=st.data(), forced=st.booleans())
-    def unprepare(self, data: st.DataObject, forced: bool) -> None:
-        """A kubelet that lost its state unprepares while containers run (forced)."""
+    @rule(data=st.data())
+    def unprepare(self, data: st.DataObject) -> None:
+        """A kubelet that lost its state unprepares while containers run."""
         uid = data.draw(st.sampled_from(sorted(self.allocated)))
-        if forced or not any(uid in key for key, _ in self.running.values()):
-            self.sources.devices.drop(uid)
-            del self.allocated[uid]
+        self.sources.devices.drop(uid)
+        del self.allocated[uid]
 
     @precondition(lambda self: self.sources.devices.prepared)
-    @rule(data=st.data(), both=st.booleans())
-    def create(self, data: st.DataObject, both: bool) -> None:
-        prepared = self.sources.devices.prepared
-        of = prepared[data.draw(st.sampled_from(sorted(prepared)))]
-        pod = Pod(data.draw(st.sampled_from(list(of.pods))), "default", "p")
-        shares = [share.name for share in of.shares]
-        chosen = shares if both else [data.draw(st.sampled_from(shares))]
-        name, container_id = f"n{self._next()}", f"i{self.count}"
+    @rule(data=st.data(), uid=st.sampled_from(PODS), name=st.sampled_from("ab"), late=st.booleans())
+    def create(self, data: st.DataObject, uid: str, name: str, late: bool) -> None:
+        """Create a container, which may succeed another of its name. late: it is not listed yet."""
+        pod = Pod(uid, "default", "p")
+        of_pod = sorted(self.sources.devices.of_pod(uid))
+        if not of_pod:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(of_pod), min_size=1, max_size=3))
         granted = self.sources.claim(pod, name, cdi(*chosen), GPUS)
         assert granted is not None
+        container_id = f"i{self._next()}"
         wanted = ledger.hold(container_id, granted.key, pod, name, granted.shares)
         refusal = self.ledger.take(wanted, GPUS, ledger.parts(granted.allocated))
         if refusal is None:
-            self.running[container_id] = granted.key, pod.uid
+            self.running = {i: of for i, of in self.running.items() if of != (uid, name)}
+            self.running[container_id] = uid, name
+            self.making = {*self.making & self.running.keys(), *[container_id] * late}
         else:
             assert refusal.reason is Reason.SHARE_IN_USE, "a prepared claim has room"
 
@@ -235,27 +261,35 @@ class Node(RuleBasedStateMachine):
         container_id = data.draw(st.sampled_from(sorted(self.running)))
         self.ledger.drop(container_id)
         del self.running[container_id]
+        self.making.discard(container_id)
 
-    @rule(lost=st.booleans())
-    def restart(self, lost: bool) -> None:
-        """The agent restarts, and its records may be lost. Containers have their grant files."""
-        holds = self.ledger.holds()
-        self.ledger = Ledger()
+    @rule()
+    def the_runtime_lists_containers(self) -> None:
+        listed = [hold for hold in self.ledger.holds() if hold.container_id not in self.making]
+        self.ledger.adopt(listed, self.making)
+
+    @rule(data=st.data())
+    def restart(self, data: st.DataObject) -> None:
+        """The agent restarts, and records may be lost. Containers have their grant files."""
+        holds, before = self.ledger.holds(), self.sources.devices.prepared
+        self.ledger, self.making = Ledger(), set()
         self.ledger.adopt(holds, frozenset())
-        before = {} if lost else self.sources.devices.prepared
+        kept = data.draw(st.sets(st.sampled_from(sorted(before)))) if before else ()
         self.sources = sources()
-        self.sources.restore(before)
+        self.sources.restore({uid: before[uid] for uid in kept})
+
+    @invariant()
+    def each_running_container_is_held(self) -> None:
+        assert {hold.container_id for hold in self.ledger.holds()} == self.running.keys()
 
     @invariant()
     def no_gpu_is_granted_twice(self) -> None:
-        used: Counter[tuple[str, str]] = Counter()
-        grants = {hold.key: hold for hold in self.ledger.holds()}
-        for hold in grants.values():
-            for uuid, part in hold.parts.items():
-                used[uuid, "memory"] += part.memory_bytes
-                used[uuid, "core"] += part.core_percent
-        for (_, what), amount in used.items():
-            assert amount <= (8 * GIB if what == "memory" else 100)
+        grants = {hold.key: hold for hold in self.ledger.holds()}.values()
+        _fits(
+            (uuid, part.memory_bytes, part.core_percent)
+            for hold in grants
+            for uuid, part in hold.parts.items()
+        )
 
     @invariant()
     def no_share_is_in_two_grants(self) -> None:
@@ -265,14 +299,19 @@ class Node(RuleBasedStateMachine):
 
     @invariant()
     def prepared_claims_fit(self) -> None:
-        used: Counter[tuple[str, str]] = Counter()
-        for prepared in self.sources.devices.prepared.values():
-            for share in prepared.shares:
-                used[share.device, "memory"] += share.memory_bytes
-                used[share.device, "core"] += share.core_percent
-        for (_, what), amount in used.items():
-            assert amount <= (8 * GIB if what == "memory" else 100)
+        shares = [s for each in self.sources.devices.prepared.values() for s in each.shares]
+        _fits((share.device, share.memory_bytes, share.core_percent) for share in shares)
 
 
-Node.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+def _fits(parts: Iterable[tuple[str, int, int]]) -> None:
+    """Assert that these parts fit in their GPUs."""
+    memory, core = Counter[str](), Counter[str]()
+    for gpu, memory_bytes, core_percent in parts:
+        memory[gpu] += memory_bytes
+        core[gpu] += core_percent
+    assert all(amount <= 8 * GIB for amount in memory.values())
+    assert all(amount <= 100 for amount in core.values())
+
+
+Node.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestNode = Node.TestCase
