@@ -68,6 +68,7 @@ async def test_the_readiness_says_why_claims_cannot_be_served(
             running = asyncio.create_task(driver.run())
             await until_async(lambda: any(text in each for each in agent.readiness.notes))
             running.cancel()
+            await asyncio.wait([running])
     moves, problem = agent.readiness.front_end
     assert moves.startswith("the node moves from annotations to claims")
     assert problem.startswith(f"resourceslices: {text}; claims need Kubernetes 1.36")
