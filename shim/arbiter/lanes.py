@@ -37,9 +37,11 @@ _SWITCHING_MAX: Final = 0.4
 """Of the time of a sample. If more is lost, the program itself pauses."""
 _BESIDE_MIN: Final = 0.005
 """If lanes use less of a sample's time, it says nothing about them."""
+_REPAID: Final = 0.04
+"""The time in which lanes are measured is given back to the group in this part of later time."""
 _GROUP_MARGIN: Final = 0.005
 """Hand-overs take about this part of the time of the containers that saturate the GPU."""
-_OPEN_MARGIN: Final = 0.004
+_OPEN_MARGIN: Final = 0.01
 """A container whose lane is open gets turns if it is behind its share by this part of the time.
 While a lane is open, the GPU does more in all than in a turn."""
 _CLOSED_PART: Final = 1.03
@@ -75,6 +77,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self.group_lag_ns = 0.0
+        self._owed_ns = 0.0
         self.limited = False
         """Whether a container lags."""
         self._worst_ns = 0.0
@@ -89,7 +92,7 @@ class Lanes:
 
     def _promised(self, member: Member) -> float:
         fair = self.fair(member)
-        return fair * _CLOSED_PART if member.slow_since_ns else fair - min(_OPEN_MARGIN, fair / 9)
+        return fair * _CLOSED_PART if member.slow_since_ns else fair - min(_OPEN_MARGIN, fair / 25)
 
     def count(
         self,
@@ -104,11 +107,12 @@ class Lanes:
         self._total_ppm = sum(member.part_ppm for member in working) or 1
         lanes = [member for member in working if member.has_lane]
         if not lanes:
-            self.group_lag_ns = self._worst_ns = 0
+            self.group_lag_ns = self._worst_ns = self._owed_ns = 0
             self.limited = False
             return 0
         group = [member for member in working if not member.has_lane]
-        turn = holder is not None and not holder.has_lane and not measuring
+        holds = holder is not None and not holder.has_lane
+        turn = holds and not measuring
         for member in lanes:
             done_ns = member.alone_ns(member.spent_step_ns)
             lag_ns = member.lag_ns + member.active_step_ns * self._promised(member) - done_ns
@@ -117,14 +121,19 @@ class Lanes:
                 self._try_lane(member, now_ns, done_ns)
         spent_ns = sum(member.spent_step_ns for member in lanes)
         if not group:
-            self.group_lag_ns = 0
+            self.group_lag_ns = self._owed_ns = 0
             if len(lanes) > 1:
                 self._look_for_crowd(now_ns, lanes, elapsed_ns)
-        elif not measuring and (turn or not all(member.capped for member in group)):
+        elif holds or not all(member.capped for member in group):
             promised = elapsed_ns * max(sum(map(self.fair, group)) - _GROUP_MARGIN, 0)
-            lag_ns = self.group_lag_ns + promised
+            if measuring and not holds:
+                self._owed_ns, promised = self._owed_ns + promised, 0
+            repaid_ns = min(self._owed_ns, _REPAID * elapsed_ns)
+            self._owed_ns -= repaid_ns
+            lag_ns = self.group_lag_ns + promised + repaid_ns
             if turn and holder is not None:
                 self._switching.count(elapsed_ns, spent_ns, holder.alone_ns(holder.spent_step_ns))
+            if holds:
                 lag_ns -= elapsed_ns - self.cost_ns(spent_ns)
             self.group_lag_ns = min(max(lag_ns, _LAG_MIN_NS), _GROUP_LAG_MAX_NS)
         # A container whose lane is closed catches up in its turns.

@@ -33,6 +33,8 @@ _INTERMITTENT: Final = 0.9
 """A container whose utilization is below this in two samples is intermittent."""
 _SATURATES: Final = 0.96
 """An intermittent container whose utilization reaches this saturates the GPU."""
+_FULL_MAX: Final = 1.06
+"""Up to this, it fills the GPU: long kernels at a sample's ends make it seem more than 1."""
 _SAMPLE_MIN_NS: Final = 18 * MS
 """Shorter ones are added up."""
 _WEIGHT: Final = 0.4
@@ -241,7 +243,8 @@ class Member:
 
     def alone_ns(self, spent_ns: int) -> float:
         """Return the time that the container alone takes for this GPU time."""
-        return spent_ns / (self.utilization.value or 1)
+        value = self.utilization.value or 1
+        return spent_ns / (1 if _SATURATES <= value <= _FULL_MAX else value)
 
     def observe(self, now_ns: int, elapsed_ns: int, seen: Compute) -> None:
         """Note what the container's region shows. elapsed_ns: time since the step before."""

@@ -302,7 +302,7 @@ class Turns:
             member.window = (start_ns, now_ns + _ANNOUNCE_NS, IN_FLIGHT_US)
             return now_ns + _ANNOUNCE_NS // 2
         lags_ns = now_ns + int(self.lanes.lags_in_ns(self._working)) - _ANNOUNCE_NS
-        return max(min(announced_ns, now_ns + _LOOK_NS, lags_ns), now_ns + _DRAIN_LOOK_NS)
+        return min(announced_ns, now_ns + _LOOK_NS, max(lags_ns, now_ns + _LANE_LOOK_NS))
 
     def _finish(self, now_ns: int, turn: Turn, used_ns: int, end_ns: int) -> None:
         """Charge the turn to its holder, and add it to the sample of the holder's utilization."""
