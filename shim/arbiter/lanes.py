@@ -127,7 +127,8 @@ class Lanes:
         elif holds or not all(member.capped for member in group):
             promised = elapsed_ns * max(sum(map(self.fair, group)) - _GROUP_MARGIN, 0)
             if measuring and not holds:
-                self._owed_ns, promised = self._owed_ns + promised, 0
+                self._owed_ns += promised
+                promised = 0
             repaid_ns = min(self._owed_ns, _REPAID * elapsed_ns)
             self._owed_ns -= repaid_ns
             lag_ns = self.group_lag_ns + promised + repaid_ns

@@ -1,7 +1,5 @@
 #include "compute/launch.h"
 
-#include <string.h>
-
 #include "compute/current.h"
 #include "compute/markers.h"
 #include "compute/published.h"
@@ -27,7 +25,7 @@ static struct gpu {
 
 /* The unchecked launches of this thread since its last check. They cost only a few nanoseconds
  * each. The next check adds them to the submitted work. */
-static __thread struct {
+static __thread struct spare {
 	int gpu_after;	  /* the GPU's index in the grant + 1; 0: the next launch must be checked */
 	uint64_t from_ns; /* the last check */
 	uint32_t count, made;
@@ -68,14 +66,14 @@ static bool spare_admits(int gpu, uint64_t number, uint16_t kind)
 /* Let the thread launch without checks on this stream, and on others that it has checked. */
 static void allow_spare(int gpu, uint64_t number, uint64_t now_ns)
 {
-	struct stream *stream = find(number);
+	struct stream *stream;
 
 	if (spare.gpu_after != gpu + 1)
-		memset(spare.streams, 0, sizeof(spare.streams));
+		spare = (struct spare){.gpu_after = gpu + 1};
+	stream = find(number);
 	if (!stream)
 		stream = &spare.streams[spare.made++ % SPARE_STREAMS];
 	*stream = (struct stream){number, SPARE_LAUNCHES, SPARE_NS};
-	spare.gpu_after = gpu + 1;
 	spare.from_ns = now_ns;
 }
 

@@ -178,13 +178,13 @@ static void count_markers(struct vgpu_submitted_work *work)
 }
 
 static void enter(struct vgpu_submitted_work *work, struct vgpu_work_stream *stream,
-		  uint64_t from_ns, uint64_t cost_ns, uint32_t count)
+		  uint64_t from_ns, uint64_t cost_ns)
 {
 	if (stream->free_ns <= from_ns)
 		stream->busy_from_ns = from_ns;
 	stream->free_ns = later(stream->free_ns, from_ns) + stretched_ns(work, cost_ns);
 	stream->work_ns += cost_ns;
-	stream->unmarked += count;
+	stream->unmarked++;
 	work->spent_ns += cost_ns;
 }
 
@@ -193,7 +193,7 @@ void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns,
 {
 	for (uint32_t i = 0; i < count; i++)
 		enter(work, find_or_make(work, launches[i].stream), from_ns,
-		      vgpu_cost_assumed_ns(launches[i].kind), 1);
+		      vgpu_cost_assumed_ns(launches[i].kind));
 }
 
 static int free_slot(const struct vgpu_submitted_work *work)
@@ -217,7 +217,7 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
 	if (alone)
 		work->stretch = STRETCH_ONE;
 	alone &= now_ns >= turn->start_ns + SETTLED_NS;
-	enter(work, stream, now_ns, cost_ns, 1);
+	enter(work, stream, now_ns, cost_ns);
 	if (vgpu_cost_known_ns(launch->kind) && stream->unmarked < UNMARKED_MAX &&
 	    stream->work_ns < stream->mark_at_ns && now_ns < stream->marked_ns + REMARK_NS)
 		return VGPU_NO_MARKER;
