@@ -25,7 +25,7 @@ _POLICIES: Final = (
     f"{_ADMISSION}/validatingadmissionpolicybindings",
     f"{_ADMISSION}/validatingadmissionpolicies",
 )
-_CLAIMS: Final = "/apis/resource.k8s.io/v1"
+_CLAIMS: Final = f"/apis/{names.DRA_API_VERSION}"
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuslice.contract import names, quantity
-from gpuslice.kube.fields import NOTHING, Json, at, objects
+from gpuslice.kube.fields import NOTHING, Json, allocated, at, objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,7 @@ def ours(claims: Iterable[Json]) -> Mapping[tuple[str, str], Json]:
 def parts(claim: Json) -> Sequence[Part]:
     """Return what the claim has of our GPUs. Nothing: it is not allocated."""
     found = []
-    for each in objects(at(at(at(claim, "status"), "allocation"), "devices"), "results"):
-        if each.get("driver") != names.DRA_DRIVER:
-            continue
+    for each in allocated(claim, names.DRA_DRIVER):
         consumed = at(each, "consumedCapacity")
         memory = quantity.parse(consumed.get(names.CAPACITY_MEMORY))
         core = quantity.parse(consumed.get(names.CAPACITY_CORE))

@@ -25,8 +25,8 @@ from gpuslice.kube.fields import Json
 
 DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 PODS: Final = "/api/v1/pods"
-SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
-CLAIMS: Final = "/apis/resource.k8s.io/v1/resourceclaims"
+SLICES: Final = f"/apis/{names.DRA_API_VERSION}/resourceslices"
+CLAIMS: Final = f"/apis/{names.DRA_API_VERSION}/resourceclaims"
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """The field selector of pods that hold or want a share."""
 CACHED: Final = "0"

@@ -23,6 +23,12 @@ def objects(raw: Json, key: str) -> Sequence[Json]:
     return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
 
 
+def allocated(claim: Json, driver: str) -> Sequence[Json]:
+    """Return what a ResourceClaim was allocated of this driver's devices."""
+    results = objects(at(at(at(claim, "status"), "allocation"), "devices"), "results")
+    return [each for each in results if each.get("driver") == driver]
+
+
 def texts(raw: Json, key: str) -> Mapping[str, str]:
     """Return the strings in the object at the key."""
     return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}

@@ -28,7 +28,7 @@ from nri_plugin.policy.refusals import Reason, Refused, refused
 
 _LOG: Final = logging.getLogger(__name__)
 
-_CLAIMS: Final = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+_CLAIMS: Final = f"/apis/{names.DRA_API_VERSION}/namespaces/{{}}/resourceclaims/{{}}"
 _WAIT_S: Final = 15.0
 """Longest wait for the session, and for a pod that ends. The kubelet's timeout is 45 s."""
 _LOOK_S: Final = 1.0

@@ -19,7 +19,7 @@ from nri_plugin.policy.memory_limits import MIG_MODE
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 
-PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
+PATH: Final = f"/apis/{names.DRA_API_VERSION}/resourceslices"
 _STRING_MAX: Final = 64
 
 
@@ -40,7 +40,7 @@ def resource_slice(
     listed.sort(key=lambda gpu: (-used.get(device_name(gpu), 0), gpu.minor))
     node = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid}
     return {
-        "apiVersion": "resource.k8s.io/v1",
+        "apiVersion": names.DRA_API_VERSION,
         "kind": "ResourceSlice",
         "metadata": {"name": name(node_name), "ownerReferences": [node]},
         "spec": {

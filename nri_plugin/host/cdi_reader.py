@@ -80,8 +80,8 @@ def _listing(directory: Path) -> object:
 
 def _spec_names(directory: Path) -> Sequence[str]:
     """Return the names of spec files. Those of claims inject no GPU, and change with each pod."""
-    there = sorted(os.listdir(directory))
-    return [n for n in there if n.endswith(_SUFFIXES) and not n.startswith(names.CDI_FILE_CLAIM)]
+    there = (name for name in os.listdir(directory) if name.endswith(_SUFFIXES))
+    return sorted(name for name in there if not name.startswith(names.CDI_FILE_CLAIM))
 
 
 def _seen(status: Stat, path: str) -> object:

@@ -20,6 +20,7 @@ from typing import Final
 
 from gpuslice.contract import names, quantity
 from gpuslice.contract.grant_file import Policy
+from gpuslice.kube import fields
 from gpuslice.kube.fields import Json, at, objects
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
@@ -63,8 +64,7 @@ def allocated(claim: Json, pool: str) -> Prepared:
     """Return what a ResourceClaim has of this node's pool. Raises Refused."""
     metadata, status = at(claim, "metadata"), at(claim, "status")
     where = f"claim {metadata.get('namespace')}/{metadata.get('name')}"
-    results = objects(at(at(status, "allocation"), "devices"), "results")
-    ours = [each for each in results if each.get("driver") == names.DRA_DRIVER]
+    ours = fields.allocated(claim, names.DRA_DRIVER)
     if not ours:
         raise refused(Reason.CLAIM_INVALID, where=where, problem="must be allocated")
     uid = str(metadata.get("uid"))

@@ -24,7 +24,7 @@ from scheduler.queues.store import Store
 
 _LOG: Final = logging.getLogger(__name__)
 
-_API: Final = f"/apis/{templates.API_VERSION}"
+_API: Final = f"/apis/{names.DRA_API_VERSION}"
 _TEMPLATES: Final = "resourceclaimtemplates"
 _STEP_S: Final = 0.25
 _UNUSED_S: Final = 60.0

@@ -15,7 +15,6 @@ from typing import Any, Final
 from gpuslice.contract import names, quantity
 from gpuslice.kube.fields import Json, at, objects
 
-API_VERSION: Final = "resource.k8s.io/v1"
 LABELS: Final = {names.LABEL_PART_OF: names.PART_OF, names.LABEL_NAME: names.CLAIM_TEMPLATES}
 MAX_SIZES: Final = 8
 """The most alternatives of a request (FirstAvailableDeviceRequestMaxSize of Kubernetes)."""
@@ -63,7 +62,7 @@ def template(name: str, of_sizes: Sequence[int]) -> dict[str, Any] | None:
             {"distinctAttribute": f"{names.DRA_DRIVER}/{names.ATTRIBUTE_UUID}"}
         ]
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": names.DRA_API_VERSION,
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name, "labels": LABELS},
         "spec": {"spec": {"devices": devices}},

@@ -102,12 +102,10 @@ def has_share(pod: Json) -> bool:
 
 def reserved_for(claim: Json) -> list[str]:
     """Return the pods, as NAMESPACE/NAME, that a ResourceClaim gives a share of a GPU."""
-    status = at(claim, "status")
-    results = objects(at(at(status, "allocation"), "devices"), "results")
-    if all(each.get("driver") != names.DRA_DRIVER for each in results):
-        return []
     namespace = at(claim, "metadata").get("namespace")
-    return [f"{namespace}/{pod.get('name')}" for pod in objects(status, "reservedFor")]
+    reserved = objects(at(claim, "status"), "reservedFor")
+    pods = reserved if fields.allocated(claim, names.DRA_DRIVER) else ()
+    return [f"{namespace}/{pod.get('name')}" for pod in pods]
 
 
 def _version(raw: Json) -> Json:
