@@ -9,9 +9,10 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-#define SPARE_NS 200000u /* most work that a thread may submit without a check */
+#define SPARE_NS     200000u /* most work that a thread may submit to a stream without a check */
+#define SPARE_MIN_NS 3125u   /* a shorter launch counts as this long, which limits their number */
 
-enum { SPARE_LAUNCHES = 64, SPARE_STREAMS = 4 };
+enum { SPARE_STREAMS = 4 };
 
 /* The state of one GPU in this process. */
 static struct gpu {
@@ -29,51 +30,48 @@ static __thread struct spare {
 	int gpu_after;	  /* the GPU's index in the grant + 1; 0: the next launch must be checked */
 	uint64_t from_ns; /* the last check */
 	uint32_t count, made;
-	struct vgpu_spare_launch launches[SPARE_LAUNCHES];
-	struct stream {
-		uint64_t number;
-		uint32_t left, left_ns; /* what it may submit until its own next check */
+	struct spare_stream {
+		CUstream stream;
+		uint32_t left_ns; /* what it may submit until its own next check */
+		uint32_t count;
+		uint64_t cost_ns;
 	} streams[SPARE_STREAMS];
 } spare;
 
-static uint64_t number_of(CUstream stream)
-{
-	return (uint64_t)(uintptr_t)stream;
-}
-
-static struct stream *find(uint64_t number)
+static struct spare_stream *find(CUstream stream)
 {
 	for (int i = 0; i < SPARE_STREAMS; i++)
-		if (spare.streams[i].number == number)
+		if (spare.streams[i].stream == stream)
 			return &spare.streams[i];
 	return NULL;
 }
 
-static bool spare_admits(int gpu, uint64_t number, uint16_t kind)
+static bool spare_admits(int gpu, CUstream stream, uint16_t kind)
 {
 	uint32_t cost_ns = vgpu_cost_known_ns(kind);
-	struct stream *stream = find(number);
+	uint32_t counts_ns = cost_ns > SPARE_MIN_NS ? cost_ns : SPARE_MIN_NS;
+	struct spare_stream *on = find(stream);
 
-	if (spare.gpu_after != gpu + 1 || spare.count == SPARE_LAUNCHES || !stream ||
-	    !stream->left || !cost_ns || cost_ns > stream->left_ns)
+	if (spare.gpu_after != gpu + 1 || !on || !cost_ns || counts_ns > on->left_ns)
 		return false;
-	stream->left--;
-	stream->left_ns -= cost_ns;
-	spare.launches[spare.count++] = (struct vgpu_spare_launch){number, kind};
+	on->left_ns -= counts_ns;
+	on->cost_ns += cost_ns;
+	on->count++;
+	spare.count++;
 	return true;
 }
 
 /* Let the thread launch without checks on this stream, and on others that it has checked. */
-static void allow_spare(int gpu, uint64_t number, uint64_t now_ns)
+static void allow_spare(int gpu, CUstream stream, uint64_t now_ns)
 {
-	struct stream *stream;
+	struct spare_stream *on;
 
 	if (spare.gpu_after != gpu + 1)
 		spare = (struct spare){.gpu_after = gpu + 1};
-	stream = find(number);
-	if (!stream)
-		stream = &spare.streams[spare.made++ % SPARE_STREAMS];
-	*stream = (struct stream){number, SPARE_LAUNCHES, SPARE_NS};
+	on = find(stream);
+	if (!on)
+		on = &spare.streams[spare.made++ % SPARE_STREAMS];
+	*on = (struct spare_stream){stream, SPARE_NS, 0, 0};
 	spare.from_ns = now_ns;
 }
 
@@ -81,8 +79,14 @@ static void allow_spare(int gpu, uint64_t number, uint64_t now_ns)
  * lock. */
 static void enter_spare(struct vgpu_submitted_work *work, int gpu)
 {
-	if (spare.gpu_after == gpu + 1)
-		vgpu_work_add(work, spare.from_ns, spare.launches, spare.count);
+	for (int i = 0; i < SPARE_STREAMS && spare.count; i++) {
+		struct spare_stream *on = &spare.streams[i];
+
+		if (on->count && spare.gpu_after == gpu + 1)
+			vgpu_work_add(work, (uintptr_t)on->stream, spare.from_ns, on->cost_ns,
+				      on->count);
+		on->cost_ns = on->count = 0;
+	}
 	spare.count = 0;
 }
 
@@ -182,7 +186,7 @@ static bool enter(struct vgpu_launch *launch, struct gpu *of,
 	if (!vgpu_work_admits(&of->work, &turn, now_ns, spent_ns, waiting, again_ns) && !regardless)
 		return false;
 	launch->slot = vgpu_work_submitted(&of->work, &turn, now_ns, waiting);
-	allow_spare(launch->gpu, waiting->stream, now_ns);
+	allow_spare(launch->gpu, launch->stream, now_ns);
 	return true;
 }
 
@@ -223,7 +227,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *wa
 void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size)
 {
 	struct vgpu_waiting_launch waiting = {.kind = vgpu_cost_kind(handle, size),
-					      .stream = number_of(stream)};
+					      .stream = (uintptr_t)stream};
 	uint64_t now_ns, again_ns;
 	struct vgpu_lease lease;
 
@@ -235,7 +239,7 @@ void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t hand
 		launch->gpu = -1;
 		return;
 	}
-	if (spare_admits(launch->gpu, waiting.stream, waiting.kind))
+	if (spare_admits(launch->gpu, stream, waiting.kind))
 		return;
 	waiting.since_ns = now_ns = vgpu_now_ns();
 	while (!try(launch, &waiting, now_ns, &again_ns, &lease)) {
@@ -315,7 +319,7 @@ void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool
 	poll_markers(of, now_ns);
 	if (!vgpu_lock(&of->lock))
 		return;
-	vgpu_work_ended(&of->work, since_ns, now_ns, number_of(stream), all);
+	vgpu_work_ended(&of->work, since_ns, now_ns, (uintptr_t)stream, all);
 	vgpu_publish(&of->published, record, &of->work, 0);
 	vgpu_unlock(&of->lock);
 }

@@ -1,6 +1,4 @@
-/*
- * Arithmetic of times and durations in nanoseconds.
- */
+/* Arithmetic of times and durations in nanoseconds. */
 #pragma once
 
 #include <stdint.h>

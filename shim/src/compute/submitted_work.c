@@ -177,32 +177,17 @@ static void count_markers(struct vgpu_submitted_work *work)
 	}
 }
 
-static void enter(struct vgpu_submitted_work *work, struct vgpu_work_stream *stream,
-		  uint64_t from_ns, uint64_t cost_ns)
+void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t stream, uint64_t from_ns,
+		   uint64_t cost_ns, uint32_t count)
 {
-	if (stream->free_ns <= from_ns)
-		stream->busy_from_ns = from_ns;
-	stream->free_ns = later(stream->free_ns, from_ns) + stretched_ns(work, cost_ns);
-	stream->work_ns += cost_ns;
-	stream->unmarked++;
+	struct vgpu_work_stream *on = find_or_make(work, stream);
+
+	if (on->free_ns <= from_ns)
+		on->busy_from_ns = from_ns;
+	on->free_ns = later(on->free_ns, from_ns) + stretched_ns(work, cost_ns);
+	on->work_ns += cost_ns;
+	on->unmarked += count;
 	work->spent_ns += cost_ns;
-}
-
-void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns,
-		   const struct vgpu_spare_launch *launches, uint32_t count)
-{
-	for (uint32_t i = 0; i < count; i++)
-		enter(work, find_or_make(work, launches[i].stream), from_ns,
-		      vgpu_cost_assumed_ns(launches[i].kind));
-}
-
-static int free_slot(const struct vgpu_submitted_work *work)
-{
-	int slot = 0;
-
-	while (slot < VGPU_WORK_MARKERS && work->markers[slot].from_ns)
-		slot++;
-	return slot < VGPU_WORK_MARKERS ? slot : VGPU_NO_MARKER;
 }
 
 int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
@@ -212,17 +197,18 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
 	uint32_t cost_ns = vgpu_cost_assumed_ns(launch->kind);
 	bool idle = stream->free_ns <= now_ns;
 	bool alone = turn->exclusive && now_ns >= work->beside_ns + SETTLED_NS;
-	int slot;
+	int slot = 0;
 
 	if (alone)
 		work->stretch = STRETCH_ONE;
 	alone &= now_ns >= turn->start_ns + SETTLED_NS;
-	enter(work, stream, now_ns, cost_ns);
+	vgpu_work_add(work, launch->stream, now_ns, cost_ns, 1);
 	if (vgpu_cost_known_ns(launch->kind) && stream->unmarked < UNMARKED_MAX &&
 	    stream->work_ns < stream->mark_at_ns && now_ns < stream->marked_ns + REMARK_NS)
 		return VGPU_NO_MARKER;
-	slot = free_slot(work);
-	if (slot < 0)
+	while (slot < VGPU_WORK_MARKERS && work->markers[slot].from_ns)
+		slot++;
+	if (slot == VGPU_WORK_MARKERS)
 		return VGPU_NO_MARKER;
 	work->markers[slot] = (struct vgpu_marker){
 	    .from_ns = now_ns,

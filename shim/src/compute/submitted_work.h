@@ -98,15 +98,10 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
  * lead_ns: the CPU time between the first event and the end of the launch's call. */
 void vgpu_work_marked(struct vgpu_submitted_work *work, int slot, uint64_t event, uint64_t lead_ns);
 
-/* A launch that was submitted without a check. */
-struct vgpu_spare_launch {
-	uint64_t stream;
-	uint16_t kind;
-};
-
-/* Enter launches that were submitted without a check since `from_ns`. */
-void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns,
-		   const struct vgpu_spare_launch *launches, uint32_t count);
+/* Enter launches on the stream that were submitted without a check since `from_ns`, with their
+ * total cost. */
+void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t stream, uint64_t from_ns,
+		   uint64_t cost_ns, uint32_t count);
 
 /* Whether to poll markers now. waits: a launch waits. */
 bool vgpu_work_poll_is_due(const struct vgpu_submitted_work *work, uint64_t now_ns, bool waits);

@@ -47,7 +47,7 @@ static uint64_t openings(CUdeviceptr dptr)
 {
 	uint64_t count = 0;
 
-	while (count < ADDRESS_STEP && vgpu_ledger_has(VGPU_KIND_IPC, dptr + count))
+	while (count < ADDRESS_STEP && vgpu_ledger_take(VGPU_KIND_IPC, dptr + count, NULL))
 		count++;
 	return count;
 }

@@ -4,35 +4,27 @@
 #include "loader/hooks.h"
 
 /* Work with the same handle and about the same size costs about the same. */
-#define WORKING(symbol, own, handle, size, args)                                                   \
-	struct vgpu_launch launch;                                                                 \
-	CUresult result;                                                                           \
+#define WORK(symbol, twin, stream_, handle, size, params, args)                                    \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		CUstream own = vgpu_own_stream(stream_, real == VGPU_ID_##symbol##twin);           \
+		struct vgpu_launch launch;                                                         \
+		CUresult result;                                                                   \
                                                                                                    \
-	vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)(handle), size);                      \
-	result = as_##symbol(real, VGPU_BARE args);                                                \
-	vgpu_launch_end(&launch);                                                                  \
-	return result;
+		vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)(handle), size);              \
+		result = as_##symbol(real, VGPU_BARE args);                                        \
+		vgpu_launch_end(&launch);                                                          \
+		return result;                                                                     \
+	}
 
 #define HOOK(symbol, library, params, args)
-#define CUDA_LAUNCH_HOOK(symbol, base, first, last, stream_, size, params, args)                   \
-	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
-	{                                                                                          \
-		WORKING(symbol, vgpu_own_stream(stream_, real == VGPU_ID_##symbol##_ptsz),         \
-			function, size, args)                                                      \
-	}
+#define CUDA_LAUNCH_HOOK(symbol, base, first, last, stream, size, params, args)                    \
+	WORK(symbol, _ptsz, stream, function, size, params, args)
 #define CUDA_ASYNC_HOOK(symbol, base, first, last, size, params, args)                             \
-	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
-	{                                                                                          \
-		WORKING(symbol, vgpu_own_stream(stream, real == VGPU_ID_##symbol##_ptsz),          \
-			&on_##symbol, size, args)                                                  \
-	}
+	WORK(symbol, _ptsz, stream, &on_##symbol, size, params, args)
 /* A set returns before it is done, so its return tells nothing of earlier work. */
 #define CUDA_SET_HOOK(symbol, base, first, last, size, params, args)                               \
-	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
-	{                                                                                          \
-		WORKING(symbol, vgpu_own_stream(NULL, real == VGPU_ID_##symbol##_ptds),            \
-			&on_##symbol, size, args)                                                  \
-	}
+	WORK(symbol, _ptds, NULL, &on_##symbol, size, params, args)
 #define CUDA_COPY_HOOK(symbol, base, first, last, size, params, args)                              \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
 	{                                                                                          \

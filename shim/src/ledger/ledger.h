@@ -27,10 +27,6 @@ enum vgpu_ledger_put vgpu_ledger_put(enum vgpu_kind kind, uint64_t key, struct v
 /* Remove a key's entry, and write its charge to `charge`. If `charge` is NULL, only test whether
  * there is an entry. False: the key is unknown. */
 bool vgpu_ledger_take(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
-static inline bool vgpu_ledger_has(enum vgpu_kind kind, uint64_t key)
-{
-	return vgpu_ledger_take(kind, key, NULL);
-}
 
 /* Remove all entries of a context. `bytes` gets their sums for each GPU. Entries with a hold are
  * not in the sums; instead `let_go` is called with each hold. `context` is not 0. */

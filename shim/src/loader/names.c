@@ -16,18 +16,13 @@ static uint32_t hash_of(const char *name)
 static void put(const struct vgpu_names *names, int number)
 {
 	uint32_t slot = hash_of(names->name_of(number));
-	uint16_t taken;
+	uint16_t taken, *at;
 
-	for (;; slot++) {
-		uint16_t *at = &names->slots[slot & (names->slot_count - 1)];
+	do {
+		at = &names->slots[slot++ & (names->slot_count - 1)];
 		taken = __atomic_load_n(at, __ATOMIC_RELAXED);
-		if (taken == number + 1)
-			return;
-		if (taken)
-			continue;
-		__atomic_store_n(at, (uint16_t)(number + 1), __ATOMIC_RELAXED);
-		return;
-	}
+	} while (taken && taken != number + 1);
+	__atomic_store_n(at, (uint16_t)(number + 1), __ATOMIC_RELAXED);
 }
 
 uint32_t vgpu_names_start(struct vgpu_names *names, const char *name)
