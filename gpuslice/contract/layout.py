@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 _FORMATS: Final = {"uint64_t": "Q", "int64_t": "q", "uint32_t": "I", "char": "s"}
 
@@ -91,7 +91,11 @@ class Struct:
     def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:
         """Return the values by field name, without the reserved fields. Raises struct.error if
         `data` is too short."""
-        return dict(zip(self._names, self._struct.unpack_from(data, position), strict=True))
+        return dict(zip(self._names, self.unpack_in_order(data, position), strict=True))
+
+    def unpack_in_order(self, data: bytes, position: int = 0) -> tuple[Any, ...]:
+        """As `unpack`, but return only the values, in the order of the fields."""
+        return self._struct.unpack_from(data, position)
 
 
 def c_string(value: int | bytes) -> str:

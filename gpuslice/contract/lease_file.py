@@ -21,12 +21,10 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuslice.contract import names
-from gpuslice.contract.layout import Field, Struct, Write, whole
+from gpuslice.contract.layout import Field, Struct, Write
 
 MAGIC_BYTES: Final = b"gpslease"
 MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
@@ -84,8 +82,7 @@ FILE_BYTES: Final = 4096
 _LAUNCHES_CHECKED_OFFSET: Final = HEADER.offset("launches_checked")
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """One GPU's lease. The attributes have the names and the order of the record's fields."""
 
     written_ns: int
@@ -98,9 +95,6 @@ class Lease:
     share_ppm: int = WHOLE_PPM
     offset_ppm: int = 0
     exclusive: bool = True
-
-
-_in_order: Final = attrgetter(*(field.name for field in fields(Lease)))
 
 
 def fresh(gpu_count: int, *, launches_checked: bool) -> bytes:
@@ -136,7 +130,7 @@ def update(gpu: int, sequence: int, lease: Lease, version: int = VERSION) -> Seq
         part = lease.share_ppm, lease.offset_ppm, int(lease.in_flight_us < ALONE_US), 0, 0
         body = RECORD_1.pack(sequence, *window, *part, 0)[:-4]
     else:
-        body = RECORD.pack_in_order(sequence, *_in_order(lease), 0)[:-4]
+        body = RECORD.pack_in_order(sequence, *lease, 0)[:-4]
     record = body + binascii.crc32(body).to_bytes(4, "little")
     base = record_offset(gpu, sequence, version)
     return (Write(base + 8, record[8:]), Write(base, record[:8]))
@@ -176,9 +170,5 @@ def decode(data: bytes, gpu: int) -> tuple[int, Lease] | None:
     number = sequence(data, gpu, VERSION)
     if not number:
         return None
-    values = RECORD.unpack(data, record_offset(gpu, number))
-    exclusive = bool(values.pop("exclusive"))
-    rest = {
-        field.name: whole(values[field.name]) for field in fields(Lease) if field.name in values
-    }
-    return number, Lease(exclusive=exclusive, **rest)
+    _, *rest, exclusive, _ = RECORD.unpack_in_order(data, record_offset(gpu, number))
+    return number, Lease._make((*rest, bool(exclusive)))

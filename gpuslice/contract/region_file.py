@@ -27,7 +27,7 @@ import binascii
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuslice.contract import names
 from gpuslice.contract.layout import Field, Struct, whole
@@ -185,9 +185,9 @@ class Slot:
     float_bytes: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """A container's work on one GPU. The attributes have the names of the record's fields."""
+class Compute(NamedTuple):
+    """A container's work on one GPU. The attributes have the names and the order of the record's
+    fields that are not reserved."""
 
     launched_ns: int = 0
     busy_until_ns: int = 0
@@ -283,4 +283,4 @@ def compute(record: bytes) -> Compute:
     bytes come from a truncated file and count as no work."""
     if len(record) < COMPUTE.size:
         return Compute()
-    return Compute(**{name: whole(value) for name, value in COMPUTE.unpack(record).items()})
+    return Compute(*COMPUTE.unpack_in_order(record))

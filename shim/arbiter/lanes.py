@@ -37,8 +37,9 @@ _SWITCHING_MAX: Final = 0.4
 """Of the time of a sample. If more is lost, the program itself pauses."""
 _BESIDE_MIN: Final = 0.005
 """If lanes use less of a sample's time, it says nothing about them."""
-_REPAID: Final = 0.04
-"""The time in which lanes are measured is given back to the group in this part of later time."""
+_REPAID_IN_NS: Final = 2_000 * MS
+"""The time in which lanes are measured is given back to the group over about this time. Faster, the
+lanes would be slow meanwhile."""
 _GROUP_MARGIN: Final = 0.005
 """Hand-overs take about this part of the time of the containers that saturate the GPU."""
 _OPEN_MARGIN: Final = 0.01
@@ -129,7 +130,7 @@ class Lanes:
             if measuring and not holds:
                 self._owed_ns += promised
                 promised = 0
-            repaid_ns = min(self._owed_ns, _REPAID * elapsed_ns)
+            repaid_ns = self._owed_ns * elapsed_ns / _REPAID_IN_NS
             self._owed_ns -= repaid_ns
             lag_ns = self.group_lag_ns + promised + repaid_ns
             if turn and holder is not None:

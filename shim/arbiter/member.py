@@ -9,7 +9,7 @@ submits work. Time is an argument.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuslice.contract.grant_file import Policy, is_cap
@@ -162,12 +162,14 @@ class Utilization:
             self._long_ns = now_ns
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
     """A container that shares the GPU. key: identifies it. Times are in nanoseconds."""
 
     key: str
     share: Share
+    capped: bool = False
+    """As the share is. Each step asks several times."""
     part_ppm: int = 0
     """The container's part of a cycle while all containers have work, in millionths."""
     offset_ppm: int = 0
@@ -227,10 +229,6 @@ class Member:
     def window_ns(self) -> int:
         """Return the length of the container's part of a cycle."""
         return CYCLE_NS * self.part_ppm // WHOLE_PPM
-
-    @property
-    def capped(self) -> bool:
-        return self.share.capped
 
     @property
     def contended(self) -> bool:
@@ -300,7 +298,7 @@ def plausible(seen: Compute, now_ns: int) -> Compute:
     if overdue and now_ns - _PREDICTED_MAX_NS < since_ns:
         busy_until_ns = now_ns + _WAITED_NS
     return (
-        seen if busy_until_ns == seen.busy_until_ns else replace(seen, busy_until_ns=busy_until_ns)
+        seen if busy_until_ns == seen.busy_until_ns else seen._replace(busy_until_ns=busy_until_ns)
     )
 
 

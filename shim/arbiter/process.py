@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -157,7 +156,7 @@ def _activity_of(members: Mapping[str, tuple[Container, int]], now_ns: int, key:
         awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns
         if awaited and now_ns > seen.launched_ns + IDLE_NS and not container.has_processes():
             # Killed processes have left both values in the region, but their work has ended.
-            return replace(seen, busy_until_ns=seen.launched_ns, waiting_since_ns=0)
+            return seen._replace(busy_until_ns=seen.launched_ns, waiting_since_ns=0)
     except OSError:
         return Compute()
     return seen

@@ -94,8 +94,8 @@ class Turns:
             if key not in self._members:
                 self._members[key] = Member(key, share)
                 self._order.append(self._members[key])
-            self._members[key].share = share
-            self._members[key].written_ns = 0
+            member = self._members[key]
+            member.share, member.capped, member.written_ns = share, share.capped, 0
         offset = 0
         for key, part in parts_ppm(shares).items():
             member = self._members[key]

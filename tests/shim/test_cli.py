@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -207,7 +206,7 @@ def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants:
 
 def worked(directory: Path, spent_ns: int) -> None:
     work = region_file.COMPUTE.pack(
-        asdict(region_file.Compute(spent_ns=spent_ns, throttled_ns=2_040_000_000))
+        region_file.Compute(spent_ns=spent_ns, throttled_ns=2_040_000_000)._asdict()
     )
     patch(directory / names.FILE_REGION, region_file.Geometry(1).compute_offset(0), work)
 

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -102,7 +101,7 @@ class Node:
         self._write(key, offset, count.to_bytes(8, "little"))
 
     def works(self, key: str, work: Compute) -> None:
-        packed = region_file.COMPUTE.pack(asdict(work))
+        packed = region_file.COMPUTE.pack(work._asdict())
         self._write(key, Geometry(1).compute_offset(0), packed)
 
     def slot(self, key: str, number: int, state: int, float_bytes: int) -> None:

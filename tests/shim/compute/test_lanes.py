@@ -4,7 +4,6 @@ GPU, with leases that the test writes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -30,7 +29,7 @@ class Leased(Model):
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / 0.1)):
             renewed = {
-                key: replace(lease, written_ns=self.now_ns, exclusive=False)
+                key: lease._replace(written_ns=self.now_ns, exclusive=False)
                 for key, lease in self._leases.items()
             }
             self._write(renewed)
