@@ -84,7 +84,8 @@ class Outcome:
 @dataclass
 class Model:
     """A GPU with containers. arbiter: whether the arbiter runs. Without the arbiter, each container
-    uses its own part of each cycle. arbiter_late_us: the maximum delay of an arbiter's step."""
+    uses its own part of each cycle. arbiter_late_us: the maximum delay of an arbiter's step.
+    seed: of these delays."""
 
     containers: Mapping[str, Container]
     limited: bool = True
@@ -93,10 +94,11 @@ class Model:
     wake_us: int = 100
     arbiter_late_us: int = 300
     arbiter: bool = True
+    seed: int = 1
     _sequences: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(1)
+        self._random = random.Random(self.seed)
         self._c = _library()
         times_ns = self.slice_us * 1000, self.switch_us * 1000, self.wake_us * 1000
         options = _ffi.new("struct model_options *", (*times_ns, self.limited))
