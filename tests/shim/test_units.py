@@ -27,6 +27,7 @@ _LAUNCH = [
         "launch kinds",
         "launch streams",
         "launch spare",
+        "launch spare-limit",
         "launch lane",
     ),
 ]

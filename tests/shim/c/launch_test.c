@@ -322,6 +322,25 @@ static void test_spare(void)
 	MUST(marked == 2 && spare.count > 1);
 }
 
+/* However short the launches are, a stream gets 64 at most without a check. All are counted. */
+static void test_spare_limit(void)
+{
+	enum { EACH_NS = 100, LAUNCHES = 1000, STREAMS = 4, MOST = 64 };
+	uint64_t spent_ns;
+
+	teach(0, KERNEL, EACH_NS);
+	vgpu_launches_wait_begins();
+	spent_ns = gpus[0].work.spent_ns;
+	for (uint64_t i = 0; i < LAUNCHES; i++) {
+		launch_in(0, 16 * (1 + i % STREAMS), KERNEL);
+		for (int at = 0; at < STREAMS; at++)
+			MUST(spare.streams[at].count <= MOST);
+	}
+	MUST(spare.count > MOST);
+	vgpu_launches_wait_begins();
+	MUST(gpus[0].work.spent_ns == spent_ns + LAUNCHES * EACH_NS);
+}
+
 /* A lane admits a launch while the container has spent less than is allowed, and little work is in
  * flight. Once it has refused one, it waits until 3 ms more are allowed. */
 static void test_lane(void)
@@ -370,10 +389,19 @@ static void test_future(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	    {"lost", test_lost},     {"locked", test_locked},	{"two-gpus", test_two_gpus},
-	    {"reused", test_reused}, {"samples", test_samples}, {"lead", test_lead},
-	    {"kinds", test_kinds},   {"streams", test_streams}, {"spare", test_spare},
-	    {"lane", test_lane},     {"future", test_future},	{0},
+	    {"lost", test_lost},
+	    {"locked", test_locked},
+	    {"two-gpus", test_two_gpus},
+	    {"reused", test_reused},
+	    {"samples", test_samples},
+	    {"lead", test_lead},
+	    {"kinds", test_kinds},
+	    {"streams", test_streams},
+	    {"spare", test_spare},
+	    {"lane", test_lane},
+	    {"future", test_future},
+	    {"spare-limit", test_spare_limit},
+	    {0},
 	};
 
 	return run_test(tests, argc, argv);

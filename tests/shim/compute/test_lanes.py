@@ -11,6 +11,8 @@ from bench.model import Container, Model, Outcome, Program, alone
 from bench.virtual import PROGRAMS
 from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.lease_file import UNLIMITED_NS, Lease
+from shim.arbiter.lanes import Lanes
+from shim.arbiter.member import Member, Share
 
 MS = 1_000_000
 DECODE, GEMM = PROGRAMS["decode"], PROGRAMS["1.4 ms"]
@@ -38,6 +40,18 @@ class Leased(Model):
 
 def leased(**programs: Program) -> Leased:
     return Leased({key: Container(50, (each,)) for key, each in programs.items()}, arbiter=False)
+
+
+def test_the_time_of_measuring_is_given_back() -> None:
+    lagged_ns = []
+    for measures in (True, False):
+        lanes, lane, other = Lanes(), Member("a", Share(1)), Member("b", Share(99))
+        lane.has_lane, lane.part_ppm, other.part_ppm = True, 5_000, 995_000
+        lanes.count(0, [lane, other], 40 * MS if measures else 0, lane, True)
+        for step in range(100):
+            lanes.count(step * 10 * MS, [lane, other], 10 * MS, other, False)
+        lagged_ns.append(lanes.group_lag_ns)
+    assert 12 * MS < lagged_ns[0] - lagged_ns[1] < 20 * MS
 
 
 ALWAYS = Lease(0, 1, 2**62, in_flight_us=3_000)
