@@ -94,7 +94,7 @@ class Struct:
         return dict(zip(self._names, self.unpack_in_order(data, position), strict=True))
 
     def unpack_in_order(self, data: bytes, position: int = 0) -> tuple[Any, ...]:
-        """As `unpack`, but return only the values, in the order of the fields."""
+        """Return the values in the order of the fields. Otherwise like `unpack`."""
         return self._struct.unpack_from(data, position)
 
 

@@ -169,7 +169,7 @@ class Member:
     key: str
     share: Share
     capped: bool = False
-    """As the share is. Each step asks several times."""
+    """The share's, copied because each step asks several times."""
     part_ppm: int = 0
     """The container's part of a cycle while all containers have work, in millionths."""
     offset_ppm: int = 0

@@ -27,7 +27,6 @@ _LAUNCH = [
         "launch kinds",
         "launch streams",
         "launch spare",
-        "launch spare-limit",
         "launch lane",
     ),
 ]

@@ -177,17 +177,21 @@ static void count_markers(struct vgpu_submitted_work *work)
 	}
 }
 
+static void enter(struct vgpu_submitted_work *work, struct vgpu_work_stream *stream,
+		  uint64_t from_ns, uint64_t cost_ns, uint32_t count)
+{
+	if (stream->free_ns <= from_ns)
+		stream->busy_from_ns = from_ns;
+	stream->free_ns = later(stream->free_ns, from_ns) + stretched_ns(work, cost_ns);
+	stream->work_ns += cost_ns;
+	stream->unmarked += count;
+	work->spent_ns += cost_ns;
+}
+
 void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t stream, uint64_t from_ns,
 		   uint64_t cost_ns, uint32_t count)
 {
-	struct vgpu_work_stream *on = find_or_make(work, stream);
-
-	if (on->free_ns <= from_ns)
-		on->busy_from_ns = from_ns;
-	on->free_ns = later(on->free_ns, from_ns) + stretched_ns(work, cost_ns);
-	on->work_ns += cost_ns;
-	on->unmarked += count;
-	work->spent_ns += cost_ns;
+	enter(work, find_or_make(work, stream), from_ns, cost_ns, count);
 }
 
 int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
@@ -202,7 +206,7 @@ int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn
 	if (alone)
 		work->stretch = STRETCH_ONE;
 	alone &= now_ns >= turn->start_ns + SETTLED_NS;
-	vgpu_work_add(work, launch->stream, now_ns, cost_ns, 1);
+	enter(work, stream, now_ns, cost_ns, 1);
 	if (vgpu_cost_known_ns(launch->kind) && stream->unmarked < UNMARKED_MAX &&
 	    stream->work_ns < stream->mark_at_ns && now_ns < stream->marked_ns + REMARK_NS)
 		return VGPU_NO_MARKER;
