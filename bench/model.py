@@ -73,10 +73,6 @@ class Outcome:
     p50_us: Mapping[str, float]
     p99_us: Mapping[str, float]
 
-    @property
-    def gpu(self) -> Mapping[str, float]:
-        return self.share
-
     def error(self, wanted: Mapping[str, float]) -> float:
         return max(abs(self.share[key] - wanted[key]) for key in wanted)
 

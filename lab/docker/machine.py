@@ -30,7 +30,7 @@ from lab.docker import image
 from lab.docker.programs import Release
 from lab.node import cgroups, host
 from lab.node.lab import BUILD
-from lab.node.namespace import Inside, Namespace, children
+from lab.node.namespace import Inside, Namespace
 from simgpu import config
 
 DATA: Final = Path("/var/lib/docker")
@@ -242,12 +242,6 @@ class Machine(Running):
     def as_started(self) -> bool:
         """Whether dockerd runs without more options."""
         return self._dockerd is not None and self._dockerd.running and not self._options
-
-    @property
-    def dockerd_pid(self) -> int:
-        """dockerd's process ID outside of the machine."""
-        assert self._dockerd is not None
-        return children(self._dockerd.entering.pid)[0]
 
     def answers(self) -> bool:
         with suppress(OSError, HTTPException):

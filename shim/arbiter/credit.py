@@ -21,11 +21,12 @@ def charge(
     holder: Member,
     used_ns: int,
     end_ns: int,
+    delay_ns: int,
     beside_ns: int,
     measures: bool,
 ) -> None:
-    """Deduct a turn that ends at `end_ns` from the holder's credit. While another container's
-    earlier work still ran, half of the time is deducted from that one's credit instead.
+    """Deduct a turn that ends at `end_ns` from the holder's credit. What earlier work of another
+    container took of it, `delay_ns` or half of the overlap, is deducted from that one's credit.
 
     beside_ns: what lanes took of the turn. measures: it measured the utilization, which makes no
     debt.
@@ -35,8 +36,9 @@ def charge(
         overlap_ns = min(member.seen.busy_until_ns, end_ns) - begun_ns
         took_turn = member is not holder and not member.has_lane and member.charged_until_ns
         if took_turn and overlap_ns > 0:
-            used_ns -= overlap_ns // 2
-            _pay(member, overlap_ns // 2)
+            others_ns = max(overlap_ns // 2, min(overlap_ns, delay_ns))
+            used_ns -= others_ns
+            _pay(member, others_ns)
             member.charged_until_ns = end_ns
     used_ns = max(used_ns - beside_ns, used_ns // 5)
     if holder.capped:

@@ -29,22 +29,17 @@ _SEVERE_NS: Final = 20 * MS
 _LAG_MIN_NS: Final = -20 * MS
 _LAG_MAX_NS: Final = 40 * MS
 _GROUP_LAG_MAX_NS: Final = 80 * MS
-"""More than a single one's: a container that lacks CPU time lags for ever, and must not take the
-time of those that saturate the GPU."""
+"""More than a single one's, because a container that lacks CPU time lags for ever."""
 _SWITCHING_SAMPLE_NS: Final = 100 * MS
 _SWITCHING_WEIGHT: Final = 0.3
 _SWITCHING_MAX: Final = 0.4
 """Of the time of a sample. If more is lost, the program itself pauses."""
-_BESIDE_MIN: Final = 0.005
-"""If lanes use less of a sample's time, it says nothing about them."""
 _REPAID_IN_NS: Final = 2_000 * MS
-"""The time in which lanes are measured is given back to the group over about this time. Faster, the
-lanes would be slow meanwhile."""
+"""The time in which lanes are measured is given back to the group over about this time."""
 _GROUP_MARGIN: Final = 0.005
 """Hand-overs take about this part of the time of the containers that saturate the GPU."""
 _OPEN_MARGIN: Final = 0.01
-"""A container whose lane is open gets turns if it is behind its share by this part of the time.
-While a lane is open, the GPU does more in all than in a turn."""
+"""A container whose lane is open gets turns if it is behind its share by this part of the time."""
 _CLOSED_PART: Final = 1.03
 """A container whose lane is closed lives on its turns, at whose begin the work of others ends."""
 _TURNS_NS: Final = 20 * MS
@@ -54,9 +49,8 @@ _LAG_OF_TURN_MAX_NS: Final = 15 * MS
 _SLOW: Final = 0.5
 """A lane is slow if its container has less than this part of its progress alone."""
 _SLOW_SAMPLE_NS: Final = 30 * MS
-_RETRY_NS: Final = 1_000 * MS
-_RETRY_MAX_NS: Final = 8_000 * MS
-"""A lane that did not work is tried again after a pause, which doubles up to this."""
+_RETRY_NS: Final = 4_000 * MS
+"""A lane that did not work is tried again after this."""
 _BURST_NS: Final = 6 * MS
 """The most GPU time that a limited lane saves up."""
 _CROWD: Final = 0.95
@@ -65,8 +59,6 @@ _CROWD_SAMPLE_NS: Final = 50 * MS
 _DEBT_NS: Final = 20 * MS
 _UNDISTURBED: Final = 0.91
 """Work in the background leaves the others this part of their progress."""
-_DISTURBED_MIN_NS: Final = -5 * MS
-"""Programs submit work in bursts, and then wait for it."""
 _DISTURBED_MAX_NS: Final = 20 * MS
 _TOLERATED_NS: Final = MS // 2
 PAUSE_NS: Final = 1 * MS
@@ -158,17 +150,6 @@ class Lanes:
         lag_ns = self.fair(member) * _TURNS_NS
         return min(max(lag_ns, _LAG_OF_TURN_MIN_NS), _LAG_OF_TURN_MAX_NS)
 
-    def lags_in_ns(self, working: Sequence[Member]) -> float:
-        """Return in what time the first container with a closed lane should have a turn."""
-        return min(
-            (
-                max(self._lag_of_turn_ns(member) - member.lag_ns, 0) / self.fair(member)
-                for member in working
-                if member.slow_since_ns
-            ),
-            default=_LAG_MAX_NS,
-        )
-
     def lags_much(self, member: Member) -> bool:
         """Return whether the container lags so much that its utilization may be wrong."""
         return self.limited and member.lag_ns >= _SEVERE_NS
@@ -186,9 +167,8 @@ class Lanes:
         if self._crowd_ns < _CROWD_SAMPLE_NS:
             return
         if self._crowd_done_ns < _CROWD * self._crowd_ns:
-            pause_ns = _longer(max(member.crowd_pause_ns for member in lanes))
             for member in lanes:
-                member.crowd_pause_ns, member.crowd_until_ns = pause_ns, now_ns + pause_ns
+                member.crowd_until_ns = now_ns + _RETRY_NS
                 member.credit_ns, member.lag_ns = 0, 0
         self._crowd_ns, self._crowd_done_ns = 0, 0
 
@@ -203,13 +183,12 @@ class Lanes:
         slow = progress < _SLOW
         if slow and progress > _SLOW / 2 and member.beside_ns < 2 * _SLOW_SAMPLE_NS:
             return  # the sample may have few launches
-        member.slow_pause_ns = _longer(member.slow_pause_ns) if slow else 0
         member.slow_since_ns = now_ns if slow else 0
         member.beside_ns, member.beside_done_ns = 0, 0
 
     def turn_ended(self, member: Member, now_ns: int) -> None:
         """Try the lane again after a turn, if it was slow long ago."""
-        if member.slow_since_ns and now_ns > member.slow_since_ns + member.slow_pause_ns:
+        if member.slow_since_ns and now_ns > member.slow_since_ns + _RETRY_NS:
             member.slow_since_ns, member.lag_ns = 0, 0
 
     def set(
@@ -260,7 +239,7 @@ class Lanes:
             return False  # the utilization is measured first
         promised_ns = member.active_step_ns * _UNDISTURBED
         disturbed_ns = member.disturbed_ns + promised_ns - member.alone_ns(member.spent_step_ns)
-        member.disturbed_ns = min(max(disturbed_ns, _DISTURBED_MIN_NS), _DISTURBED_MAX_NS)
+        member.disturbed_ns = min(max(disturbed_ns, _LAG_MIN_NS), _DISTURBED_MAX_NS)
         return member.disturbed_ns <= (_TOLERATED_NS if self.background_open else 0)
 
 
@@ -280,14 +259,10 @@ class _Switching:
         self._lost_ns += elapsed_ns - beside_ns - holder_ns
         if self._elapsed_ns < _SWITCHING_SAMPLE_NS:
             return
-        if self._beside_ns > _BESIDE_MIN * self._elapsed_ns:
+        if self._beside_ns:
             lost_ns = min(max(self._lost_ns, 0), _SWITCHING_MAX * self._elapsed_ns)
             self.ratio += _SWITCHING_WEIGHT * (lost_ns / self._beside_ns - self.ratio)
         self._elapsed_ns, self._beside_ns, self._lost_ns = 0, 0, 0.0
-
-
-def _longer(pause_ns: int) -> int:
-    return min(max(2 * pause_ns, _RETRY_NS), _RETRY_MAX_NS)
 
 
 def _left_ns(member: Member, now_ns: int) -> int:

@@ -45,9 +45,8 @@ _MEASURE_SOON_NS: Final = 250 * MS
 """If two samples differ, the next one is taken sooner. The interval doubles while they differ."""
 _MEASURE_DIFFERING_NS: Final = 1_000 * MS
 """The longest such interval."""
-_LONG_NS: Final = 6 * MS
-_LONG_KERNELS_NS: Final = 5_000 * MS
-"""A container whose work outlasts its window by _LONG_NS is not intermittent for this time."""
+LONG_NS: Final = 6 * MS
+"""If more work than this is in flight at the end of a sample, the sample says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,6 @@ class Utilization:
     _pause_ns: int = _MEASURE_SOON_NS
     """The time until the next sample if this one differs."""
     _below: bool = False
-    _long_ns: int = -(10**10)
     _mark: tuple[int, int] | None = None
     _gpu_ns: int = 0
     _active_ns: int = 0
@@ -141,11 +139,8 @@ class Utilization:
         self._pause_ns = _MEASURE_SOON_NS if stays or moved else longer_ns
         was, was_below = self.intermittent, self._below
         self._below = sample < _INTERMITTENT
-        self.intermittent = (
-            (was or (was_below and self._below))
-            and self.value < (_SATURATES if was else _INTERMITTENT)
-            and now_ns > self._long_ns + _LONG_KERNELS_NS
-        )
+        below = self.value < (_SATURATES if was else _INTERMITTENT)
+        self.intermittent = below and (was or (was_below and self._below))
         return self.intermittent is not was
 
     def skip(self, now_ns: int) -> None:
@@ -155,11 +150,6 @@ class Utilization:
         self.value = self.value or 1
         self._below = False
         self.again_ns = self.doubted_ns = now_ns + _MEASURE_EVERY_NS
-
-    def outlasted(self, now_ns: int, by_ns: int) -> None:
-        """Note that work outlasted its window."""
-        if by_ns > _LONG_NS:
-            self._long_ns = now_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +180,8 @@ class Member:
     """Whether the container has a turn, and left the GPU idle in the latest one."""
     doubted: bool = False
     """Whether it left the GPU idle for much of that turn."""
+    paused: bool = False
+    """Whether it gave up that turn."""
     credit_ns: int = 0
     """Time that a container without a lane may use in its next turns."""
     paid_until_ns: int = 0
@@ -207,12 +199,8 @@ class Member:
     slow_since_ns: int = 0
     """Since when the lane is closed beside turns of others, which delay its launches. 0: it is
     open."""
-    slow_pause_ns: int = 0
-    """How long it stays closed."""
     crowd_until_ns: int = 0
     """Until when the container takes turns, because lanes delay it and the others too much."""
-    crowd_pause_ns: int = 0
-    """How long these turns last."""
     disturbed_ns: float = 0
     """By how much background work has delayed the container, less what is tolerable."""
     window: tuple[int, int, int] = (0, 0, ALONE_US)
@@ -242,7 +230,8 @@ class Member:
     def alone_ns(self, spent_ns: int) -> float:
         """Return the time that the container alone takes for this GPU time."""
         value = self.utilization.value or 1
-        return spent_ns / (1 if _SATURATES <= value <= _FULL_MAX else value)
+        least = _SATURATES if self.utilization.intermittent else _INTERMITTENT
+        return spent_ns / (1 if least <= value <= _FULL_MAX else value)
 
     def observe(self, now_ns: int, elapsed_ns: int, seen: Compute) -> None:
         """Note what the container's region shows. elapsed_ns: time since the step before."""
@@ -266,7 +255,7 @@ class Member:
         )
 
     def begin_sample(self) -> None:
-        if self._ahead_ns <= _LONG_NS:
+        if self._ahead_ns <= LONG_NS:
             self.utilization.begin(self.done_ns, self.active_ns)
 
     def paused_ns(self, now_ns: int) -> int:
@@ -277,7 +266,7 @@ class Member:
         usage = self.utilization
         if not usage.begun:
             return
-        if self._ahead_ns > _LONG_NS:
+        if self._ahead_ns > LONG_NS:
             usage.skip(now_ns)
         elif usage.end(now_ns, self.done_ns, self.active_ns - paused_ns):
             self.credit_ns = min(self.credit_ns, 0)

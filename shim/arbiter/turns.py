@@ -1,21 +1,18 @@
 """Gives turns on one GPU to containers that saturate it, and lanes to the others.
-
 Time is an argument.
 
 Containers that saturate the GPU take turns by deficit round robin with debt. A turn is a window in
 which no other of them submits work. Its length is the container's share of a cycle of 100 ms. A
 turn ends when the submitted work is almost done, at most one cycle after the window. Time beyond
 the container's credit is debt, which makes its next windows shorter or fewer. A container without
-work gives up its turn, and the others divide the rest by their shares. If only one container has
-work, it gets the whole GPU, or its share if capped.
+work gives up its turn. If only one has work, it gets the whole GPU, or its share if capped.
 
 Intermittent containers (member.py) have lanes (lanes.py). One that lags behind its share gets turns
 too, in which those that saturate the GPU wait. A turn in which all others wait measures the
 utilization, from which a container's class follows.
 
-Invariants: while any container has work, at most one has an open window. While none has, all
-windows are open, so that the first launch need not wait. Over time a container makes the progress
-that its share promises while others want the GPU, to within one launch and one window.
+Invariants: while any container has work, at most one has an open window. While none has, all are
+open. Over time a container makes the progress that its share promises while others want the GPU.
 """
 
 from __future__ import annotations
@@ -73,6 +70,8 @@ class Turns:
         self._previous: Member | None = None
         self._free_ns = 0
         """When the latest turn ends."""
+        self._busy_until_ns = 0
+        """When the work of its holder ends."""
         self._stepped_ns = 0
         self._working: Sequence[Member] = ()
         """The containers that have work, without those in the background."""
@@ -170,7 +169,7 @@ class Turns:
         idle_ns = max(start_ns, seen.busy_until_ns, seen.launched_ns) + IDLE_NS
         if len(self._working) < 2 or now_ns >= min(announced_ns, idle_ns):
             return 0
-        return min(announced_ns, now_ns + _TURNS_LOOK_NS)
+        return min(announced_ns, idle_ns, now_ns + _TURNS_LOOK_NS)
 
     def _glance_at_rest(self, now_ns: int, activity: Callable[[str], Compute]) -> int:
         again_ns = now_ns + (_RESTING_LOOK_NS if len(self._order) > 1 else CYCLE_NS)
@@ -243,16 +242,21 @@ class Turns:
         """End the turn. If the end is not known yet, return when to call again."""
         member = turn.holder
         start_ns, planned_ns, _ = member.window
-        busy_until_ns = member.seen.busy_until_ns
+        waiting = [m for m in self._working if not m.has_lane and m is not member]
+        turn.drained_ns = max(turn.drained_ns, *(m.seen.busy_until_ns for m in waiting), 0)
+        busy_until_ns = turn.busy_until_ns()
         last_ns = max(start_ns, busy_until_ns, member.seen.launched_ns)
         clean_ns = max(start_ns + _ANNOUNCE_NS, turn.drained_ns)
         begins = clean_ns < now_ns < planned_ns and not member.utilization.begun
         if turn.kind is not Kind.CREDIT and begins:
             turn.begin_sample(now_ns)
         alone = self._working in ([], [member])
-        waiting = [m for m in self._working if not m.has_lane and m is not member]
         others = waiting or self._wanting(now_ns, member)
         overlap_ns = 0 if alone or member.capped else _OVERLAP_NS
+        # A sample ends while the processes submit work, as it began.
+        submits = busy_until_ns - 2 * _IN_FLIGHT_NS < now_ns < member.seen.launched_ns + _LOOK_NS
+        sampled = turn.kind is Kind.MEASURE and submits and not member.has_lane
+        outlasts = busy_until_ns > planned_ns + _DRAIN_LOOK_NS and not sampled
         end_ns = now_ns
         if now_ns < planned_ns:
             if alone and not member.capped:
@@ -262,12 +266,18 @@ class Turns:
                 used_ns = last_ns - start_ns
                 member.credit_ns = min(member.credit_ns, used_ns)
                 member.idle_after_ns = member.seen.launched_ns
+                self._working = [m for m in self._working if m is not member]
             elif now_ns < planned_ns - _ANNOUNCE_NS:
                 return self._continue_turn(now_ns, turn)
-            elif alone or (others and busy_until_ns > planned_ns + _DRAIN_LOOK_NS):
+            elif alone or (others and outlasts):
                 return planned_ns
             else:
                 end_ns = planned_ns
+                due_ns = busy_until_ns - _DRAIN_LOOK_NS
+                if waiting and due_ns > now_ns and turn.kind is Kind.CREDIT and not member.capped:
+                    # Its next launch would outlast the window.
+                    end_ns = min(planned_ns, due_ns)
+                    self._close(now_ns, [member])
                 used_ns = end_ns - start_ns
         elif (
             (others or member.capped)
@@ -282,7 +292,6 @@ class Turns:
             end_ns = min(now_ns, planned_ns + CYCLE_NS)
             least_ns = max(planned_ns - _IN_FLIGHT_NS, start_ns)
             used_ns = max(least_ns, min(busy_until_ns, end_ns)) - start_ns
-        member.utilization.outlasted(now_ns, max(end_ns, busy_until_ns) - planned_ns)
         self._finish(now_ns, turn, used_ns, end_ns)
         return 0
 
@@ -301,8 +310,8 @@ class Turns:
         if now_ns > start_ns + _LOOK_NS and any(kind is Kind.LAG for _, kind in wanting):
             member.window = (start_ns, now_ns + _ANNOUNCE_NS, IN_FLIGHT_US)
             return now_ns + _ANNOUNCE_NS // 2
-        lags_ns = now_ns + int(self.lanes.lags_in_ns(self._working)) - _ANNOUNCE_NS
-        return min(announced_ns, now_ns + _LOOK_NS, max(lags_ns, now_ns + _LANE_LOOK_NS))
+        closed = any(member.slow_since_ns for member in self._working)
+        return min(announced_ns, now_ns + (2 * _LANE_LOOK_NS if closed else _LOOK_NS))
 
     def _finish(self, now_ns: int, turn: Turn, used_ns: int, end_ns: int) -> None:
         """Charge the turn to its holder, and add it to the sample of the holder's utilization."""
@@ -310,13 +319,14 @@ class Turns:
         if not member.has_lane:
             beside_ns = int(self.lanes.cost_ns(turn.others_ns))
             measures = turn.kind is Kind.MEASURE
-            credit.charge(self._order, member, used_ns, end_ns, beside_ns, measures)
+            credit.charge(self._order, member, used_ns, end_ns, turn.delay_ns, beside_ns, measures)
         turn.judge(now_ns, used_ns, self._working)
         if turn.kind is Kind.LAG:
             self.lanes.turn_ended(member, now_ns)
         self._order.remove(member)
         self._order.append(member)
         self._previous, self._turn, self._free_ns = member, None, end_ns
+        self._busy_until_ns = turn.busy_until_ns()
 
     def _next_turn(self, now_ns: int) -> int:
         """Choose the container that gets the next turn, or let all launch if none has work. Return
@@ -336,9 +346,12 @@ class Turns:
         start_ns = now_ns if member is self._previous else max(now_ns, self._free_ns)
         self._close(start_ns, [m for m in self._order if m is not member])
         member.window = (start_ns, start_ns + length_ns, IN_FLIGHT_US)
-        drained_ns = max(
-            (m.seen.busy_until_ns for m in working if m is not member and not m.has_lane), default=0
-        )
+        others = [m for m in working if m is not member and not m.has_lane]
+        drained_ns = max((m.seen.busy_until_ns for m in others), default=0)
+        if self._previous in others:
+            drained_ns = max(drained_ns, self._busy_until_ns)
+        # Until then, both work at half speed.
+        drained_ns += max(drained_ns - start_ns, 0)
         self._turn = Turn(member, kind, drained_ns, member.done_ns)
         look_ns = _ANNOUNCE_NS + _DRAIN_LOOK_NS if member.has_lane else _LOOK_NS
         return min(member.window[1] - _ANNOUNCE_NS, start_ns + look_ns)

@@ -93,6 +93,21 @@ def test_containers_get_what_they_requested(shares: Sequence[int], programs: str
     assert outcome.idle <= 2
 
 
+BURSTS = {
+    "long kernel": (Program((20_000,), launches=1, step_gap_us=20_000), SMALL),
+    "kernel": (Program((8_000,), launches=1, step_gap_us=4_000), SMALL),
+    "kernels": (Program((846,), launches=8, step_gap_us=34_000), Program((23, 36_673))),
+}
+
+
+@pytest.mark.parametrize(("share", "programs"), [*product([30, 50, 70], BURSTS)], ids=str)
+def test_a_program_that_pauses_beside_one_that_fills_the_gpu(share: int, programs: str) -> None:
+    outcome = Model(pair(share, 100 - share, *BURSTS[programs])).measure(5, 4)
+    alone_a, alone_b = (alone(program, 4).share["a"] for program in BURSTS[programs])
+    assert 100 * outcome.share["a"] / alone_a >= share - 2
+    assert 100 * outcome.share["b"] / alone_b >= 100 - share - 2
+
+
 @pytest.mark.parametrize("kernel_us", [20_000, 60_000])
 def test_a_long_kernel_on_another_stream_of_the_program_delays_no_launch(kernel_us: int) -> None:
     steps = Program((12,), gap_us=35, launches=300, step_gap_us=600, beside=((kernel_us,),))
