@@ -29,7 +29,7 @@ _SEVERE_NS: Final = 20 * MS
 _LAG_MIN_NS: Final = -20 * MS
 _LAG_MAX_NS: Final = 40 * MS
 _GROUP_LAG_MAX_NS: Final = 80 * MS
-"""More than a single one's, because a container that lacks CPU time lags for ever."""
+"""More than one's own: a container that lacks CPU time lags for ever, at the others' cost."""
 _SWITCHING_SAMPLE_NS: Final = 100 * MS
 _SWITCHING_WEIGHT: Final = 0.3
 _SWITCHING_MAX: Final = 0.4

@@ -46,7 +46,7 @@ _MEASURE_SOON_NS: Final = 250 * MS
 _MEASURE_DIFFERING_NS: Final = 1_000 * MS
 """The longest such interval."""
 LONG_NS: Final = 6 * MS
-"""If more work than this is in flight at the end of a sample, the sample says nothing."""
+"""A sample says nothing if it ends with more work in flight, or so long after its turn."""
 
 
 @dataclass(frozen=True, slots=True)

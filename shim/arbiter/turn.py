@@ -38,7 +38,7 @@ class Turn:
     holder: Member
     kind: Kind
     drained_ns: int
-    """When the work of earlier turns ends."""
+    """When the work of earlier turns ends. Not before the turn's begin."""
     done_ns: int = 0
     """The holder's `done_ns` at the turn's begin."""
     others_ns: int = 0
@@ -51,7 +51,7 @@ class Turn:
     @property
     def delay_ns(self) -> int:
         """The time that earlier work of others took from the turn."""
-        return min(max(self.drained_ns - self.holder.window[0], 0) // 2, _DELAY_MAX_NS)
+        return min((self.drained_ns - self.holder.window[0]) // 2, _DELAY_MAX_NS)
 
     def busy_until_ns(self) -> int:
         """Return when the holder's work ends. Its library does not know that the end of others'
@@ -72,7 +72,7 @@ class Turn:
         gpu_ns = member.done_ns - self.done_ns
         paused = now_ns < end_ns and gpu_ns > 0 and member.paused_ns(now_ns) == IDLE_NS
         own_ns = max(used_ns - self.others_ns - self.delay_ns, gpu_ns) + paused * IDLE_NS
-        long, started = now_ns > end_ns + LONG_NS, usage.begun or self.drained_ns > end_ns
+        late = now_ns > end_ns + LONG_NS
         burst, member.paused = paused and member.paused, paused
         if burst and max(self.others_ns, self.delay_ns) < 2 * MS:
             # The whole turn is a sample, because the work may have ended early in it.
@@ -83,9 +83,9 @@ class Turn:
             waited = [m for m in working if not m.has_lane]
             clean = used_ns > _DOUBTED_NS and not _ran(waited, member, member.window[0])
             member.doubted = clean and gpu_ns < _DOUBTED * own_ns
-        elif self.kind is Kind.MEASURE and (long or not started):
+        elif self.kind is Kind.MEASURE and (late or not (usage.begun or self.drained_ns > end_ns)):
             usage.skip(now_ns)
-        elif long or self._is_void(used_ns, working):
+        elif late or self._is_void(used_ns, working):
             usage.cancel(now_ns + _VOID_PAUSE_NS)
         else:
             member.end_sample(now_ns)

@@ -253,10 +253,6 @@ class Turns:
         alone = self._working in ([], [member])
         others = waiting or self._wanting(now_ns, member)
         overlap_ns = 0 if alone or member.capped else _OVERLAP_NS
-        # A sample ends while the processes submit work, as it began.
-        submits = busy_until_ns - 2 * _IN_FLIGHT_NS < now_ns < member.seen.launched_ns + _LOOK_NS
-        sampled = turn.kind is Kind.MEASURE and submits and not member.has_lane
-        outlasts = busy_until_ns > planned_ns + _DRAIN_LOOK_NS and not sampled
         end_ns = now_ns
         if now_ns < planned_ns:
             if alone and not member.capped:
@@ -269,9 +265,14 @@ class Turns:
                 self._working = [m for m in self._working if m is not member]
             elif now_ns < planned_ns - _ANNOUNCE_NS:
                 return self._continue_turn(now_ns, turn)
-            elif alone or (others and outlasts):
-                return planned_ns
             else:
+                # A sample ends while the processes submit work, as it began.
+                active_ns = member.seen.launched_ns + _LOOK_NS
+                submits = busy_until_ns - 2 * _IN_FLIGHT_NS < now_ns < active_ns
+                sampled = turn.kind is Kind.MEASURE and submits and not member.has_lane
+                outlasts = busy_until_ns > planned_ns + _DRAIN_LOOK_NS and not sampled
+                if alone or (others and outlasts):
+                    return planned_ns
                 end_ns = planned_ns
                 due_ns = busy_until_ns - _DRAIN_LOOK_NS
                 if waiting and due_ns > now_ns and turn.kind is Kind.CREDIT and not member.capped:
@@ -347,12 +348,11 @@ class Turns:
         self._close(start_ns, [m for m in self._order if m is not member])
         member.window = (start_ns, start_ns + length_ns, IN_FLIGHT_US)
         others = [m for m in working if m is not member and not m.has_lane]
-        drained_ns = max((m.seen.busy_until_ns for m in others), default=0)
+        ends_ns = [start_ns, *(m.seen.busy_until_ns for m in others)]
         if self._previous in others:
-            drained_ns = max(drained_ns, self._busy_until_ns)
-        # Until then, both work at half speed.
-        drained_ns += max(drained_ns - start_ns, 0)
-        self._turn = Turn(member, kind, drained_ns, member.done_ns)
+            ends_ns.append(self._busy_until_ns)
+        # Both work at half speed until others' work ends.
+        self._turn = Turn(member, kind, 2 * max(ends_ns) - start_ns, member.done_ns)
         look_ns = _ANNOUNCE_NS + _DRAIN_LOOK_NS if member.has_lane else _LOOK_NS
         return min(member.window[1] - _ANNOUNCE_NS, start_ns + look_ns)
 
