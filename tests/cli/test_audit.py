@@ -35,11 +35,6 @@ async def test_findings_are_of_the_agents_metrics() -> None:
         assert await audit.read(kube, ["node-0000"]) == audit.Report(asked=1)
 
 
-async def test_the_agents_of_nodes_that_serve_claims_are_asked() -> None:
-    async with client_of(served(body=_page(1), claimed=True)) as kube:
-        assert await audit.read(kube, []) == audit.Report([_found(0, "now")], asked=1)
-
-
 @pytest.mark.parametrize(
     ("nodes", "no_claims", "status", "text"),
     [
@@ -76,12 +71,6 @@ async def test_a_node_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPa
     async with client_of(served()) as kube:
         found = await audit.read(kube, [])
     assert found == audit.Report(unanswered={"node-0000": "no agent runs there"}, asked=1)
-
-
-async def test_without_portforward_the_missing_right_is_named() -> None:
-    async with client_of(served(may_forward=False)) as kube:
-        found = await audit.read(kube, [])
-    assert not found.findings and "pods/portforward" in found.unanswered["node-0000"]
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

@@ -74,17 +74,6 @@ def test_each_reason_of_the_scheduler_has_a_remedy(reason: Reason) -> None:
     assert _is(remedies.WAITING[reason], _do(lines))
 
 
-def test_a_node_that_is_not_ready_is_shown_with_its_agents_reason() -> None:
-    near = Nearest("n1", Reason.AGENT_NOT_READY, Reason.AGENT_NOT_READY.text)
-    facts = Facts(
-        *("default", "p", _waiting()),
-        account=Account("default/p", True, False),
-        nearest=near,
-        unready={"n1": "containerd: not connected"},
-    )
-    assert any(line.endswith(": containerd: not connected") for line in explain(facts))
-
-
 def test_an_invalid_request_is_shown_with_its_field() -> None:
     error = "container main: invalid value 0: must be 1"
     account = Account("default/p", True, False, error=error)
@@ -257,11 +246,6 @@ def test_a_pod_that_no_scheduler_serves() -> None:
     assert "  Event GPUShareUnclear: set dialects" in lines and _is(Do.POD, _do(lines))
 
 
-def test_a_pod_that_does_not_exist() -> None:
-    lines = explain(Facts("default", "p", None))
-    assert lines[0] == "pod default/p: not found" and _is(Do.MANIFEST, _do(lines))
-
-
 # --- running pods
 
 
@@ -342,17 +326,6 @@ def test_a_pod_without_a_share_is_not_affected() -> None:
 
 
 # --- the form
-
-
-def test_missing_rights_and_missing_events_are_one_line() -> None:
-    assert any("no Events: computed" in line for line in explain(Facts("d", "p", _waiting())))
-    missing = ["list nodes", "list events in namespace d"]
-    lines = explain(Facts("d", "p", _waiting("0/3 nodes"), missing=missing))
-    assert "  kube-scheduler: 0/3 nodes" in lines
-    assert [line for line in lines if "missing rights" in line] == [
-        "  missing rights (ClusterRole gpuslice-viewer), so this is incomplete: list nodes; list"
-        " events in namespace d"
-    ]
 
 
 def test_an_explanation_is_short_whatever_there_is_to_say() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lab.cluster.running import NODE
 from tests.dialects import pods
+from tests.e2e import inside
 from tests.e2e.whole import Whole
 from tests.support import MIB, until
 
@@ -27,35 +28,35 @@ def test_kais_pod_lists_one_gpu_and_has_its_share_to_the_byte(
     empty: Whole, file: str, size_bytes: int, portion: str
 ) -> None:
     pods.apply(empty, f"kai/{file}.yaml")
-    (listed,) = pods.logs(empty, "gpu-sharing", "gpu-workload").splitlines()
+    (listed,) = inside.logs(empty, "gpu-sharing", "gpu-workload").splitlines()
     assert listed.startswith("GPU 0: ")
     pods.remove(empty)
     pods.create(empty, [pods.asleep(f"kai/{file}.yaml")])
     empty.ready("gpu-sharing")
-    assert pods.limit_bytes(empty, "gpu-sharing") == size_bytes
-    environ = pods.inside(empty, "gpu-sharing", "env").splitlines()
+    assert inside.limit_bytes(empty, "gpu-sharing") == size_bytes
+    environ = inside.inside(empty, "gpu-sharing", "env").splitlines()
     assert {f"GPU_PORTION={portion}", f"RUNAI_NUM_OF_GPUS={portion}"} <= set(environ)
 
 
 def test_kais_named_container_has_the_gpu_and_its_neighbours_none(empty: Whole) -> None:
     name = "gpu-sharing-non-default"
     pods.apply(empty, f"kai/{name}-container.yaml")
-    assert pods.logs(empty, name, "gpu-workload").count("GPU 0: ") == 1
-    assert pods.sees_no_gpu(empty, name, "sidecar")
-    assert pods.sees_no_gpu(empty, name, "another-sidecar")
+    assert inside.logs(empty, name, "gpu-workload").count("GPU 0: ") == 1
+    assert inside.sees_no_gpu(empty, name, "sidecar")
+    assert inside.sees_no_gpu(empty, name, "another-sidecar")
 
 
 def test_kais_init_container_has_the_gpu_and_the_main_one_none(empty: Whole) -> None:
     name = "gpu-sharing-init-container"
     pods.apply(empty, f"kai/{name}.yaml")
     empty.ready(name)
-    assert pods.logs(empty, name, "gpu-init").count("GPU 0: ") == 1
-    assert pods.sees_no_gpu(empty, name, "main-app")
+    assert inside.logs(empty, name, "gpu-init").count("GPU 0: ") == 1
+    assert inside.sees_no_gpu(empty, name, "main-app")
 
 
 def test_the_pod_of_a_kai_users_notes_runs_to_its_end_with_2000_mib(empty: Whole) -> None:
     pods.apply(empty, "kai/gpu-pod.yaml")
-    probed = json.loads(pods.logs(empty, "gpu-pod", "cuda-container", "gpu-workload"))
+    probed = json.loads(inside.logs(empty, "gpu-pod", "cuda-container", "gpu-workload"))
     assert probed["total"] == 2000 * MIB
     until(
         lambda: pods.fields(empty, "gpu-pod", "gpu-workload")["status"]["phase"] == "Succeeded",
@@ -82,7 +83,7 @@ def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole
     empty.kubectl("delete", done)
     pods.create(empty, [pods.asleep("kai/gpu-memory.yaml")])
     empty.ready("gpu-sharing")
-    assert pods.limit_bytes(empty, "gpu-sharing") == 2000 * MIB
+    assert inside.limit_bytes(empty, "gpu-sharing") == 2000 * MIB
 
 
 def test_a_pod_of_each_system_shares_the_gpu(empty: Whole) -> None:
@@ -92,4 +93,4 @@ def test_a_pod_of_each_system_shares_the_gpu(empty: Whole) -> None:
     limits_mib = {"pod-example": 23034, "gpu-pod": 3000, "gpu-pod1": 1024, "gpu-sharing": 2000}
     for pod in limits_mib:
         empty.ready(pod)
-    assert {pod: pods.limit_bytes(empty, pod) // MIB for pod in limits_mib} == limits_mib
+    assert {pod: inside.limit_bytes(empty, pod) // MIB for pod in limits_mib} == limits_mib

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.dialects.pods import asleep, bound, create, fields, inside, limit_bytes, waits
+from tests.dialects.pods import asleep, bound, create, fields, waits
+from tests.e2e.inside import inside, limit_bytes
 from tests.e2e.whole import Whole
 from tests.requests.pods import asking, pod
 from tests.support import MIB, until

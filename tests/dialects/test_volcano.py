@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dialects.pods import apply, fields, inside, limit_bytes
+from tests.dialects.pods import apply, fields
+from tests.e2e.inside import inside, limit_bytes
 from tests.e2e.whole import Whole
 from tests.support import MIB
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import docker
-from docker.types import DeviceRequest
 
 from gpuslice.contract import grant_file, names
 from gpuslice.docker import grants
@@ -25,6 +24,7 @@ from gpuslice.docker.machine import Machine
 from gpuslice.gpu import bookings
 from gpuslice.gpu.bookings import Booking, Part
 from nri_plugin.policy.model import Container, Gpu
+from tests.docker.grants import by_cdi, by_runtime
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ def _steps(
         machine.make(grant, plan)
     yield "made"
     client = docker.DockerClient.from_env(version="auto")
-    kwargs = _by_cdi(key) if "DiscoveredDevices" in client.info() else _by_runtime(key)
+    request = by_cdi if "DiscoveredDevices" in client.info() else by_runtime
     container = client.containers.create(
         image,
         [*command],
@@ -61,7 +61,7 @@ def _steps(
         labels={names.LABEL_KEY: key, names.LABEL_GRANT: grants.encode(grant)},
         restart_policy=cast(Any, {"Name": restart}),
         network_mode="none",
-        **kwargs,
+        **request(grants.device_name(key)),
     )
     yield "created"
     container.start()
@@ -72,18 +72,6 @@ async def _first(machine: Machine) -> Gpu:
     gpus = await machine.look()
     await machine.close()
     return gpus[0]
-
-
-def _by_cdi(key: str) -> dict[str, Any]:
-    request = DeviceRequest(driver="cdi", device_ids=[grants.device_name(key)])
-    return {"device_requests": [request]}
-
-
-def _by_runtime(key: str) -> dict[str, Any]:
-    return {
-        "runtime": "nvidia",
-        "environment": {names.ENV_VISIBLE_DEVICES: grants.device_name(key)},
-    }
 
 
 if __name__ == "__main__":

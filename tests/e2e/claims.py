@@ -123,27 +123,3 @@ def readiness(whole: Whole) -> str:
 
 def lab(whole: Whole) -> Path:
     return Path(whole.state["directory"])
-
-
-def limit_bytes(whole: Whole, pod: str) -> int:
-    """Return the GPU's memory in the pod. All of it can be allocated, and not 512 bytes more."""
-    probed = json.loads(whole.inside(pod, "cuda-probe"))
-    assert (probed["filled"], probed["more"]) == (0, 2), probed
-    return int(probed["total"])
-
-
-def logs(whole: Whole, pod: str, name: str) -> str:
-    """Return the container's output once it ends with a complete line."""
-
-    def read() -> str:
-        return whole.try_kubectl("logs", pod, f"--container={name}").stdout
-
-    until(lambda: read().endswith("\n"), f"output of {pod}, {name}")
-    return read()
-
-
-def sees_no_gpu(whole: Whole, pod: str, name: str) -> bool:
-    script = "ls -d /dev/simgpu* /.gpuslice 2>&1; true"
-    seen = whole.kubectl("exec", pod, f"--container={name}", "--", "sh", "-c", script)
-    lines = seen.splitlines()
-    return len(lines) == 2 and all("No such file" in line for line in lines)

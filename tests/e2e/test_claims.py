@@ -27,17 +27,8 @@ from nri_plugin.claims import slices
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 from tests.e2e import claims
-from tests.e2e.claims import (
-    GIB,
-    Json,
-    container,
-    create,
-    limit_bytes,
-    logs,
-    pod,
-    request,
-    sees_no_gpu,
-)
+from tests.e2e.claims import GIB, Json, container, create, pod, request
+from tests.e2e.inside import limit_bytes, logs, sees_no_gpu
 from tests.e2e.node import ask_gpus
 from tests.e2e.whole import HALF, Whole, allocatable, running
 from tests.support import until

@@ -1,7 +1,7 @@
 """Measurements on this machine's GPU: costs of driver calls, time slices, pairs of programs.
 
-They assert little: their results are the figures in the table. Ratios are of the same program's
-work alone without the library. No setting of the GPU is changed.
+Their results are the figures in the table. Some pairs have goals. Ratios are of the same
+program's work alone without the library. No setting of the GPU is changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -47,6 +47,21 @@ _PAIRS: Final = (
     ("train", "train"),
 )
 _SHARES: Final = ("30", "70")
+
+
+def _within_2_points(figures: Sequence[tuple[float, float]]) -> bool:
+    return all(
+        abs(percent - int(share)) <= 2 for (percent, _), share in zip(figures, _SHARES, strict=True)
+    )
+
+
+_GOALS: Final[Mapping[Sequence[str], Callable[[Sequence[tuple[float, float]]], bool]]] = {
+    ("small", "small"): _within_2_points,
+    ("train", "train"): _within_2_points,
+    ("decode", "decode"): lambda figures: all(percent >= 90 for percent, _ in figures),
+    ("decode", "GEMM"): lambda figures: figures[0][1] <= 1.5,
+}
+"""Of work in percent of that alone, and the median step's time divided by that alone."""
 
 
 class _Work(NamedTuple):
@@ -102,13 +117,14 @@ def test_gpu_pairs(gpu: Gpu, tmp_path: Path, pair: Sequence[str], limited: bool)
         for load, share in zip(pair, _SHARES, strict=True)
     ]
     got = [_end(process) for process in started]
+    figures = []
     for load, one, work in zip(pair, alone, got, strict=True):
-        ratio = 100 * work.percent / one.percent
+        figures.append((100 * work.percent / one.percent, work.p50_ms / one.p50_ms))
         gpu.note(
-            f"FIGURE {load}: {ratio:.1f} % of alone, step p50 {work.p50_ms:.2f} ms,"
+            f"FIGURE {load}: {figures[-1][0]:.1f} % of alone, step p50 {work.p50_ms:.2f} ms,"
             f" p99 {work.p99_ms:.2f} ms (alone {one.p50_ms:.2f}, {one.p99_ms:.2f})"
         )
-    assert all(work.percent > 0 for work in got)
+    assert not limited or pair not in _GOALS or _GOALS[pair](figures), figures
 
 
 def test_gpu_costs_of_driver_calls(gpu: Gpu, tmp_path: Path) -> None:

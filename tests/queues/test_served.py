@@ -148,16 +148,6 @@ def test_a_pod_beyond_a_limit_waits_and_runs_once_there_is_room(cluster: Cluster
     cluster.delete(second)
 
 
-def test_a_pod_in_an_inner_or_missing_queue_is_told(cluster: Cluster) -> None:
-    inner, missing = cluster.pod("inner", "default"), cluster.pod("missing", "nowhere")
-    until(lambda: cluster.notes(inner) and cluster.notes(missing), "events say so")
-    assert "default: must be a Queue without children; it has" in cluster.notes(inner)[0]
-    assert "nowhere: must be the name of a Queue" in cluster.notes(missing)[0]
-    until(lambda: cluster.reason("default") == "PodsInInnerQueue", "the Queue says so")
-    cluster.delete(inner, missing)
-    until(lambda: cluster.reason("default") == "Served", "the Queue recovers")
-
-
 def test_a_queue_with_pods_that_breaks_or_gets_a_child_keeps_its_limit(cluster: Cluster) -> None:
     """Neither waits until its last pod ends, and no pod runs beyond the limit."""
     turn = Q("turn", 1, 1, parent="default")

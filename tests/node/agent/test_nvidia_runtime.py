@@ -31,7 +31,7 @@ _NONE = f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
 
 
 @pytest.fixture(scope="module", params=["auto", "cdi"])
-def node(test_programs: Files, request: pytest.FixtureRequest) -> Iterator[Lab]:
+def bare_lab(test_programs: Files, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Yield a lab with NVIDIA's runtime. In its default mode, `auto`, it describes the GPUs that
     NVML lists. In mode `cdi` it reads a CDI spec of the host."""
     with lab_of([WHOLE] * 2, test_programs, on_host=True, default_runtime="nvidia") as lab:
@@ -42,13 +42,6 @@ def node(test_programs: Files, request: pytest.FixtureRequest) -> Iterator[Lab]:
             done = lab.namespace.run(generate, lab.driver_environment())
             assert done.returncode == 0, done
         yield lab
-
-
-@pytest.fixture
-def lab(node: Lab) -> Lab:
-    if not node.agent_running:
-        node.start_agent()
-    return node
 
 
 def _spec(lab: Lab, container: Container) -> Any:
@@ -72,18 +65,18 @@ def _strays(lab: Lab) -> str:
     return "\n".join(line for line in lines if "from NVIDIA's runtime" in line)
 
 
-def test_an_image_gets_all_gpus_without_the_agent_and_none_beside_it(node: Lab) -> None:
-    node.stop_agent()
-    with node.pod("before") as pod:
+def test_an_image_gets_all_gpus_without_the_agent_and_none_beside_it(bare_lab: Lab) -> None:
+    bare_lab.stop_agent()
+    with bare_lab.pod("before") as pod:
         early = pod.run("main", ALL)
-        assert _gpus(node, early) == [*NODES]
+        assert _gpus(bare_lab, early) == [*NODES]
         assert probe(early).driver
-        node.start_agent()
-        until(lambda: early.id in _strays(node), "the agent reports the earlier container")
+        bare_lab.start_agent()
+        until(lambda: early.id in _strays(bare_lab), "the agent reports the earlier container")
         assert probe(early).driver, "it keeps what it has"
-        with node.pod("beside") as other:
+        with bare_lab.pod("beside") as other:
             late = other.run("main", ALL)
-            assert _gpus(node, late) == [] and not probe(late).driver
+            assert _gpus(bare_lab, late) == [] and not probe(late).driver
             assert _visible(late) == _NONE
 
 

@@ -248,10 +248,6 @@ def _full(kubelet: Kubelet) -> None:
     kubelet.agent.ledger.adopt([of], ())
 
 
-def _deleted(kubelet: Kubelet) -> None:
-    kubelet.api.claims.clear()
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -259,7 +255,7 @@ def _deleted(kubelet: Kubelet) -> None:
         (_old_runtime, "claims need containerd 2.3"),
         (_annotations, "its front end is annotations"),
         (_full, "insufficient free capacity"),
-        (_deleted, "NotFound"),
+        (lambda kubelet: kubelet.api.claims.clear(), "NotFound"),
     ],
 )
 async def test_nothing_is_prepared_that_would_run_without_its_limit(

@@ -137,12 +137,6 @@ def test_a_gpu_is_reserved_for_ten_minutes_and_then_handed_over(scene: Scene) ->
     assert [scene.bind("b", "n0"), scene.used] == ["", (100, 0)]
 
 
-def test_the_pod_gets_its_gpu_after_a_long_wait(scene: Scene) -> None:
-    scene.pass_time(30.0)
-    assert scene.named("b", ["n0"]) == []
-    assert [scene.bind("a", "n0"), scene.used] == ["", (100, 0)]
-
-
 def test_the_reservation_follows_the_node_that_kube_scheduler_nominates(scene: Scene) -> None:
     """Of nodes with equal scores kube-scheduler may choose another one than the extender."""
     scene.nominate("a", "n1")
