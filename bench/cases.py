@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from bench import Result
+from bench import Result, disturbed
 from bench.virtual import Case, Entry, Judge, add, background, capped, fair, rows
 from gpuslice.contract.grant_file import Policy
 
@@ -102,6 +102,8 @@ def _tasks() -> Iterator[tuple[Judge, Case]]:
     for name in _BESIDE_BACKGROUND:
         behind = Entry(_GEMM, 30, Policy.BACKGROUND)
         yield background, Case("background", (Entry(name, 70), behind))
+    for case in disturbed.CASES:
+        yield disturbed.judge, case
 
 
 def shares(result: Result, seconds: int, quick: bool) -> None:
@@ -116,7 +118,7 @@ def turns_control(result: Result, seconds: int, quick: bool) -> None:
     found = Result(())
     kept = 0
     tasks = [(fair, _with_turns(case)) for case in (*_gpu_bound(), *_pairs(_PAIRS_FOR_LANES))]
-    for row in rows(tasks[:: 8 if quick else 1], seconds):
+    for row in rows(tasks[:: 8 if quick else 1], seconds, (1,)):
         add(found, row)
         kept += "below_floor_most_points" in row.figures and "MISSED" not in row.cells[-1]
     error = found.figures["gpu_bound_error_most_points"]

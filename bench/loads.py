@@ -24,7 +24,7 @@ from typing import Final
 import psutil
 
 from bench.native import output
-from gpuslice.contract import names
+from gpuslice.contract import grant_file, names, region_file
 from gpuslice.contract.grant_file import Policy
 from simgpu import load_output
 from traces.host import BUILD, ROOT
@@ -33,6 +33,7 @@ _SKIPPED_S: Final = 2
 _ENDS_S: Final = 60
 _COPY_GIB_PER_S: Final = 5.0
 """The simulated speed of copies. It is so low that the processor can really copy as fast."""
+_KILLED: Final = 128 + signal.SIGKILL
 _HAS_CLUSTERS: Final = "capability_major = 9"
 COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
 """The duration of cuda-load's copy of one MiB on this host."""
@@ -79,8 +80,11 @@ class Started:
 
     def end(self, seconds: int) -> MeasuredWork:
         """Wait until all programs have ended, even if only `shim run` was killed."""
-        if self.process.wait() not in (0, -signal.SIGKILL):
-            raise RuntimeError(f"a container of cuda-load ended with {self.process.returncode}")
+        code = self.process.wait()
+        if code == _KILLED:
+            return MeasuredWork(0, 0, 0)
+        if code not in (0, -signal.SIGKILL):
+            raise RuntimeError(f"a container of cuda-load ended with {code}")
         deadline = time.monotonic() + _ENDS_S
         while not all(load_output.between_launches(file.read_text()) for file in self.files):
             if time.monotonic() > deadline:
@@ -170,6 +174,26 @@ class Host:
             raise RuntimeError(f"no arbiter of {self._runs} runs")
         return sorted(found, key=lambda process: process.create_time())
 
+    def first(self) -> Sequence[psutil.Process]:
+        """Return the programs of the first container and their shell."""
+        arbiters = self.arbiters()
+        found = psutil.Process(self.started[0].process.pid).children(recursive=True)
+        return [process for process in found if process not in arbiters]
+
+    def kill_first(self) -> None:
+        for process in self.first():
+            process.kill()
+
+    def forge(self, seconds: float) -> None:
+        """Write random numbers into what the region of the container with the least share shows."""
+        directory = min(self._runs.glob(f"*/{names.FILE_GRANT}"), key=_percent).parent
+        offset = region_file.Geometry(1).compute_offset(0)
+        end_s = time.monotonic() + seconds
+        with (directory / names.FILE_REGION).open("r+b", buffering=0) as file:
+            while time.monotonic() < end_s:
+                os.pwrite(file.fileno(), os.urandom(region_file.COMPUTE.size), offset)
+                time.sleep(0.002)
+
     @contextmanager
     def arbiter(self) -> Iterator[None]:
         """Run one more arbiter, as a restarted node agent does."""
@@ -203,6 +227,11 @@ class Host:
         options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
         options += ["--core", str(percent), "--compute", policy]
         return [sys.executable, "-m", "shim", "run", *options, "--"]
+
+
+def _percent(grant: Path) -> int:
+    found = grant_file.decode(grant.read_bytes())
+    return found.gpus[0].core_percent if found else 100
 
 
 @contextmanager

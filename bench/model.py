@@ -6,7 +6,8 @@ c/compute_model.c states the assumptions about a GPU. The same arguments give th
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -15,6 +16,7 @@ from cffi import FFI
 
 from gpuslice.contract import lease_file, region_file
 from gpuslice.contract.grant_file import Policy
+from shim.arbiter.clock import Clock, moved
 from shim.arbiter.member import Share, parts_ppm
 from shim.arbiter.turns import Turns
 from traces.host import BUILD, ROOT
@@ -22,6 +24,7 @@ from traces.host import BUILD, ROOT
 _LIBRARY: Final = BUILD / "lib/tests/libcompute-model.so"
 _START_NS: Final = 1_000_000_000_000
 _STEPS: Final = 20_000
+
 
 _ffi: Final = FFI()
 _ffi.cdef((ROOT / "bench/c/compute_model.h").read_text())
@@ -91,7 +94,14 @@ class Model:
     arbiter_late_us: int = 300
     arbiter: bool = True
     seed: int = 1
+    forged: Mapping[str, Callable[[int, region_file.Compute], region_file.Compute]] = field(
+        default_factory=dict
+    )
+    """What programs of containers write into their regions, from the time and what is there."""
+    clocks_ns: Mapping[str, int] = field(default_factory=dict)
+    """By how much containers' clocks are ahead of the host's."""
     _sequences: dict[str, int] = field(default_factory=dict)
+    _clocks: defaultdict[str, Clock] = field(default_factory=lambda: defaultdict(Clock))
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -122,6 +132,12 @@ class Model:
         self.shares = {key: Share(percent) for key, percent in percents.items()}
         self._share()
 
+    def restart(self) -> None:
+        """Replace the arbiter by a new one."""
+        self.turns = Turns()
+        self._clocks.clear()
+        self._share()
+
     def _share(self) -> None:
         self.turns.set_shares(self.shares)
         for number in self.numbers.values():
@@ -140,6 +156,7 @@ class Model:
     def _write(self, leases: Mapping[str, lease_file.Lease]) -> None:
         for key, lease in leases.items():
             sequence = self._sequences[key] = self._sequences.get(key, 0) + 1
+            lease = moved(self._clocks[key].to_container(lease), -self.clocks_ns.get(key, 0))
             for write in lease_file.update(0, sequence, lease):
                 offset = write.offset - lease_file.HEADER.size
                 self._c.model_write_lease(
@@ -158,7 +175,13 @@ class Model:
         for key, number in self.numbers.items():
             out = _ffi.new("uint64_t[8]")
             self._c.model_sample(self._model, number, out)
-            seen[key] = region_file.compute(_ffi.buffer(out)[:])
+            found = moved(region_file.compute(_ffi.buffer(out)[:]), self.clocks_ns.get(key, 0))
+            if key in self.forged:
+                found = self.forged[key](self.now_ns, found)
+                record = _ffi.new("uint64_t[8]")
+                _ffi.memmove(record, region_file.COMPUTE.pack_in_order(*found), 64)
+                self._c.model_overwrite(self._model, number, record)
+            seen[key] = self._clocks[key].to_host(self.now_ns, found)
         return seen
 
     def run(self, seconds: float) -> None:
@@ -177,6 +200,11 @@ class Model:
 
     def kill(self, key: str) -> None:
         self._c.model_kill(self._model, self.numbers[key])
+
+    def freeze(self, key: str, seconds: float) -> None:
+        """Stop the container's processes for so long."""
+        until_ns = self.now_ns + int(seconds * 1e9)
+        self._c.model_freeze(self._model, self.numbers[key], until_ns)
 
     def _read(self, program: int) -> Sequence[int]:
         """Return the program's GPU time, the GPU's idle time, and the program's launches and

@@ -59,14 +59,21 @@ _PAIRS: Final = {
 _TOLERANCE_POINTS: Final = 4
 _STOP: Final = "arbiters stop for 3.9 s"
 _RESTART: Final = "parents are killed, an arbiter begins 2 s later"
-_WITH_BIG: Final = (_STOP, _RESTART)
+_FROZEN: Final = "a container stops for 3.9 s"
+_DISTURBED: Final = {
+    "small kernels": (_SMALL, _SMALL),
+    "big kernels beside small": (_BIG, _SMALL),
+    "decode beside 1.4 ms": (_DECODE, _GEMM),
+}
+_DISTURBING: Final = (_STOP, _RESTART, _FROZEN)
+"""Faults with which all of these groups run."""
 AT_MOST: Final = {
     "simulated_capped_error_most_points": 2.0,
     "simulated_error_most_points": 2.0,
     "simulated_loss_percent": 2.0,
     "simulated_below_floor_most_points": 0.0,
-    "fault_error_most_points": 10.0,
-    "fault_most_of_share": 2.0,
+    "simulated_fault_below_share_most_points": 10.0,
+    "simulated_fault_most_of_share": 2.0,
 }
 AT_LEAST: Final = {"control_error_points": 15.0}
 
@@ -87,7 +94,7 @@ class Simulation:
     def capped(self, name: str, load: Load) -> None:
         """Measure a single container with the policy `capped`. The share of a program that waits
         for each launch is of the GPU's time, of which it may use less than its cap alone."""
-        got = self.host.run([replace(load, policy=Policy.CAPPED)], self.seconds)[0]
+        got = self.host.run([replace(load, policy=Policy.CAPPED)], min(self.seconds, 6))[0]
         alone, is_awaited = self.host.alone(load).share, load.options == _AWAITED.options
         share = got.share if is_awaited else got.share / alone * 100
         wanted = min(load.percent, alone) if is_awaited else load.percent
@@ -141,22 +148,31 @@ class Simulation:
 
     def faults(self, quick: bool) -> None:
         for name in list(_faults(self.host, ExitStack()))[: 1 if quick else None]:
-            for load in (_SMALL, _BIG) if name in _WITH_BIG else (_SMALL,):
-                loads = _with_shares((load, 30), (_SMALL, 70))
-                beside = "" if load is _SMALL else "; big kernels beside small"
+            for group in _DISTURBED if name in _DISTURBING else ("small kernels",):
+                loads = _with_shares(*zip(_DISTURBED[group], (30, 70), strict=True))
                 with ExitStack() as restarted:
-                    fault = _faults(self.host, restarted)[name]
-                    self._fault(f"{name}{beside}", loads, fault)
+                    fault, away_s = _faults(self.host, restarted)[name]
+                    self._fault(f"{name}; {group}", loads, fault, away_s)
 
-    def _fault(self, name: str, loads: Sequence[Load], fault: Callable[[], None]) -> None:
+    def _fault(
+        self, name: str, loads: Sequence[Load], fault: Callable[[], None], away_s: float
+    ) -> None:
         def delayed() -> None:
             time.sleep(min(3, self.seconds / 3))
             fault()
 
         shares = self.shares(loads, delayed)
-        missed = self.most("fault_error_most_points", _error(loads, shares))
-        most = max(share / load.percent for share, load in zip(shares, loads, strict=True))
-        missed |= self.most("fault_most_of_share", most)
+        floors = [loads[0].percent * (1 - away_s / self.seconds), *(x.percent for x in loads[1:])]
+        lacks = [floor - share for floor, share in zip(floors, shares, strict=True)]
+        missed = self.most("simulated_fault_below_share_most_points", max(lacks))
+        gpu = [
+            self.host.alone(load).share * share / load.percent / 100
+            for share, load in zip(shares, loads, strict=True)
+        ]
+        most = max(
+            (each for each, lack in zip(gpu, reversed(lacks), strict=True) if lack > 0), default=0
+        )
+        missed |= self.most("simulated_fault_most_of_share", most)
         self.row(name, loads, shares, f"at most {most:.2f} of a share", missed)
 
     def control(self) -> None:
@@ -189,9 +205,10 @@ def _stop(processes: Sequence[psutil.Process], stop_s: float) -> None:
             process.send_signal(signal.SIGCONT)
 
 
-def _faults(host: Host, restarted: ExitStack) -> Mapping[str, Callable[[], None]]:
-    """Return what kills or stops arbiters or their parents. On a node, the parent is the node
-    agent. Only the first arbiter leases the GPU. restarted: ends a new arbiter."""
+def _faults(host: Host, restarted: ExitStack) -> Mapping[str, tuple[Callable[[], None], float]]:
+    """Return what happens to arbiters, to their parents, or to the first container, and for how
+    long that container does not want the GPU or shows something else. On a node, the parent is the
+    node agent. Only the first arbiter leases the GPU. restarted: ends a new arbiter."""
 
     def kill(count: int | None) -> None:
         for arbiter in host.arbiters()[:count]:
@@ -207,13 +224,16 @@ def _faults(host: Host, restarted: ExitStack) -> Mapping[str, Callable[[], None]
         restarted.enter_context(host.arbiter())
 
     return {
-        "the arbiter is killed": lambda: kill(1),
-        "all arbiters are killed": lambda: kill(None),
-        "arbiters stop for 1 s": lambda: _stop(host.arbiters(), 1),
-        _STOP: lambda: _stop(host.arbiters(), 3.9),
-        "arbiters' parents stop for 4 s": lambda: _stop(parents(), 4),
-        "arbiters and parents stop for 4 s": lambda: _stop([*parents(), *host.arbiters()], 4),
-        _RESTART: restart,
+        "the arbiter is killed": (lambda: kill(1), 0),
+        "all arbiters are killed": (lambda: kill(None), 0),
+        "arbiters stop for 1 s": (lambda: _stop(host.arbiters(), 1), 0),
+        _STOP: (lambda: _stop(host.arbiters(), 3.9), 0),
+        "arbiters' parents stop for 4 s": (lambda: _stop(parents(), 4), 0),
+        "arbiters and parents stop for 4 s": (lambda: _stop([*parents(), *host.arbiters()], 4), 0),
+        _RESTART: (restart, 0),
+        "a container is killed": (host.kill_first, 10),
+        _FROZEN: (lambda: _stop(host.first(), 3.9), 3.9),
+        "a region shows random numbers for 3 s": (lambda: host.forge(3), 10),
     }
 
 

@@ -65,6 +65,8 @@ AT_MOST: Final = {
     "capped_error_most_points": 1.5,
     "beside_pauses_p50_most_of_alone": 1.2,
     "beside_decode_p50_most_of_alone": 1.3,
+    "fault_below_share_most_points": 10.0,
+    "fault_most_of_share": 2.0,
 }
 AT_LEAST: Final = {
     "pair_total_least_percent": 94.0,
@@ -177,7 +179,7 @@ def _percents(values: Sequence[float]) -> str:
     return " ".join(f"{100 * value:.1f}" for value in values)
 
 
-def _row(case: Case, shares: Sequence[float], about: str, figures: Mapping[str, float]) -> Row:
+def row(case: Case, shares: Sequence[float], about: str, figures: Mapping[str, float]) -> Row:
     wanted = " ".join(
         f"{entry.percent}{'' if entry.policy is Policy.FAIR else f' {entry.policy}'}"
         for entry in case.entries
@@ -199,7 +201,7 @@ def fair(case: Case, seconds: int) -> Row:
             100 * abs(part - entry.percent / 100)
             for part, entry in zip(got.gpu, case.entries, strict=True)
         ]
-        return _row(case, got.gpu, _times(got), {"gpu_bound_error_most_points": max(errors)})
+        return row(case, got.gpu, _times(got), {"gpu_bound_error_most_points": max(errors)})
     floors = [entry.percent / 100 - case.tolerance for entry in case.entries]
     hardware = _hardware(case.names, case.slice_us, seconds)
     total = 100 * sum(got.progress) / reference(hardware, floors)
@@ -207,7 +209,7 @@ def fair(case: Case, seconds: int) -> Row:
     kind = "pair" if len(floors) == 2 else "mix"
     figures = {"below_floor_most_points": max(below), f"{kind}_total_least_percent": total}
     about = f"hardware {_percents(hardware)}; total {total:.1f} %; {_times(got)}"
-    return _row(case, got.progress, about, {**figures, **_steps(case, got)})
+    return row(case, got.progress, about, {**figures, **_steps(case, got)})
 
 
 def _steps(case: Case, got: Got) -> Mapping[str, float]:
@@ -233,7 +235,7 @@ def capped(case: Case, seconds: int) -> Row:
         for entry, part, need in zip(case.entries, got.gpu, case.needs(), strict=True)
         if entry.policy is Policy.CAPPED
     ]
-    return _row(case, got.gpu, _times(got), {"capped_error_most_points": max(errors)})
+    return row(case, got.gpu, _times(got), {"capped_error_most_points": max(errors)})
 
 
 def background(case: Case, seconds: int) -> Row:
@@ -249,15 +251,15 @@ def background(case: Case, seconds: int) -> Row:
     }
     if kind != "awaited":
         figures[f"beside_{kind}_p50_most_of_alone"] = got.slower[0]
-    return _row(case, got.progress, f"{used:.0f} % of the time left; {_times(got)}", figures)
+    return row(case, got.progress, f"{used:.0f} % of the time left; {_times(got)}", figures)
 
 
 Judge = Callable[[Case, int], Row]
 
 
-def _judged(task: tuple[Judge, Case, int]) -> Row:
-    judge, case, seconds = task
-    found = [judge(replace(case, seed=seed), seconds) for seed in _SEEDS]
+def _judged(task: tuple[Judge, Case, int, Sequence[int]]) -> Row:
+    judge, case, seconds, seeds = task
+    found = [judge(replace(case, seed=seed), seconds) for seed in seeds]
     figures = {
         name: _worst(name, [row.figures[name] for row in found]) for name in found[0].figures
     }
@@ -274,10 +276,12 @@ def _worst(name: str, values: Sequence[float]) -> float:
     return min(values) if "_least_" in name else max(values)
 
 
-def rows(tasks: Sequence[tuple[Judge, Case]], seconds: int) -> Iterator[Row]:
+def rows(
+    tasks: Sequence[tuple[Judge, Case]], seconds: int, seeds: Sequence[int] = _SEEDS
+) -> Iterator[Row]:
     """Judge the cases in two processes. The order of the rows is that of the tasks."""
     with Pool(2) as pool:
-        yield from pool.imap(_judged, [(*task, seconds) for task in tasks])
+        yield from pool.imap(_judged, [(*task, seconds, seeds) for task in tasks])
 
 
 def add(result: Result, row: Row) -> None:

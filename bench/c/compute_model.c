@@ -63,8 +63,9 @@ struct container {
 	struct vgpu_lease_record records[2];
 	struct vgpu_lease lease;
 	struct vgpu_region_compute record;
-	bool stopped;	/* all its processes are killed */
-	bool unchecked; /* its launches are not checked */
+	bool stopped;		  /* all its processes are killed */
+	bool unchecked;		  /* its launches are not checked */
+	uint64_t frozen_until_ns; /* its processes do not run before */
 };
 
 struct model {
@@ -126,7 +127,8 @@ void model_write_lease(struct model *model, int container, uint32_t offset, cons
 	struct container *of = &model->container[container];
 
 	memcpy((char *)of->records + offset, data, bytes);
-	if (!vgpu_lease_read(of->records, &of->lease) || of->stopped)
+	if (!vgpu_lease_read(of->records, &of->lease) || of->stopped ||
+	    model->now_ns < of->frozen_until_ns)
 		return;
 	for (int i = 0; i < model->processes; i++)
 		for (int j = 0; j < model->process[i].threads; j++) {
@@ -144,6 +146,11 @@ void model_sample(const struct model *model, int container, uint64_t out[8])
 	memcpy(out, &model->container[container].record, sizeof(struct vgpu_region_compute));
 }
 
+void model_overwrite(struct model *model, int container, const uint64_t record[8])
+{
+	memcpy(&model->container[container].record, record, sizeof(struct vgpu_region_compute));
+}
+
 static bool thread_has_work(const struct thread *thread)
 {
 	return thread->finished < thread->submitted;
@@ -157,21 +164,16 @@ static bool has_work(const struct process *process)
 	return false;
 }
 
-void model_kill(struct model *model, int container)
+void model_freeze(struct model *model, int container, uint64_t until_ns)
 {
-	model->container[container].stopped = true;
-	for (int i = 0; i < model->processes; i++) {
-		struct process *process = &model->process[i];
+	model->container[container].frozen_until_ns = until_ns;
+	for (int i = 0; i < model->processes; i++)
+		for (int j = 0; j < model->process[i].threads; j++) {
+			uint64_t *wake_ns = &model->process[i].thread[j].wake_ns;
 
-		if (process->container != container)
-			continue;
-		for (int j = 0; j < process->threads; j++) {
-			process->thread[j].wake_ns = NEVER;
-			process->thread[j].finished = process->thread[j].submitted;
+			if (model->process[i].container == container)
+				*wake_ns = later(*wake_ns, until_ns);
 		}
-		if (model->current == i)
-			model->current = -1;
-	}
 }
 
 void model_check_launches(struct model *model, int container, bool checked)
@@ -232,6 +234,22 @@ static void choose(struct model *model)
 			begin_item(model, &model->process[model->current].thread[i]);
 }
 
+void model_kill(struct model *model, int container)
+{
+	model->container[container].stopped = true;
+	for (int i = 0; i < model->processes; i++) {
+		struct process *process = &model->process[i];
+
+		if (process->container != container)
+			continue;
+		for (int j = 0; j < process->threads; j++) {
+			process->thread[j].wake_ns = NEVER;
+			process->thread[j].finished = process->thread[j].submitted;
+		}
+	}
+	choose(model);
+}
+
 static uint64_t gpu_event_ns(const struct model *model)
 {
 	uint64_t next_ns = model->slice_end_ns;
@@ -251,15 +269,18 @@ static uint64_t gpu_event_ns(const struct model *model)
 
 static void finish_item(struct model *model, struct process *process, struct thread *thread)
 {
+	const struct container *container = &model->container[process->container];
+
 	thread->end_ns[thread->finished % RING] = model->now_ns;
 	thread->finished++;
 	if (thread_has_work(thread)) {
 		thread->left_ns = thread->item_ns[thread->finished % RING];
 		begin_item(model, thread);
 	}
-	if (thread->wake_ns == NEVER && !model->container[process->container].stopped &&
+	if (thread->wake_ns == NEVER && !container->stopped &&
 	    (!thread->waits || !thread_has_work(thread)))
-		thread->wake_ns = model->now_ns + SYNC_WAKE_NS + jitter(model, SYNC_WAKE_NS);
+		thread->wake_ns = later(model->now_ns + SYNC_WAKE_NS + jitter(model, SYNC_WAKE_NS),
+					container->frozen_until_ns);
 }
 
 /* Let the GPU work until `at_ns`, which is no later than its next event. */

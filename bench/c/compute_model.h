@@ -26,7 +26,11 @@ void model_write_lease(struct model *model, int container, uint32_t offset, cons
 		       uint32_t bytes);
 /* out: the container's struct vgpu_region_compute. */
 void model_sample(const struct model *model, int container, uint64_t out[8]);
+/* Write that record, as a program in the container may. */
+void model_overwrite(struct model *model, int container, const uint64_t record[8]);
 void model_kill(struct model *model, int container);
+/* Stop the container's processes until then, as SIGSTOP does. The GPU goes on. */
+void model_freeze(struct model *model, int container, uint64_t until_ns);
 void model_check_launches(struct model *model, int container, bool checked);
 void model_run(struct model *model, uint64_t until_ns);
 /* out: the GPU's time for the process, the GPU's idle time, the first thread's launches and steps.

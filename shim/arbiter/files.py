@@ -22,6 +22,7 @@ from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.lease_file import Lease
 from gpuslice.ffi.libc import LIBC, ffi
 from shim import region
+from shim.arbiter.clock import Clock
 from shim.arbiter.member import Share
 
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
@@ -65,6 +66,7 @@ class Container:
         geometry = region_file.Geometry(count)
         self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
         self._activities = [(b"", region_file.Compute())] * count
+        self._clocks = [Clock() for _ in range(count)]
 
     def close(self) -> None:
         """Close the files. The container then uses its own part of each cycle."""
@@ -102,12 +104,13 @@ class Container:
             for index, gpu in enumerate(self.gpus)
         }
 
-    def activity(self, gpu: int) -> region_file.Compute:
+    def activity(self, gpu: int, now_ns: int) -> region_file.Compute:
         """Return the work of the container's processes on that GPU; none if the region is
         truncated."""
         record = os.pread(self._region, _RECORD_BYTES, self._activity_offsets[gpu])
         if record != self._activities[gpu][0]:
-            self._activities[gpu] = record, region_file.compute(record)
+            seen = self._clocks[gpu].to_host(now_ns, region_file.compute(record))
+            self._activities[gpu] = record, seen
         return self._activities[gpu][1]
 
     def has_processes(self) -> bool:
@@ -117,6 +120,7 @@ class Container:
     def write(self, gpu: int, lease: Lease) -> None:
         """Write the lease and wake the threads that wait for its change."""
         sequence = self._sequences[gpu] = self._sequences[gpu] + 1
+        lease = self._clocks[gpu].to_container(lease)
         for write in lease_file.update(gpu, sequence, lease, self._version):
             self._lease[write.offset : write.offset + len(write.data)] = write.data
         LIBC.syscall(_SYS_FUTEX, self._words + write.offset, _FUTEX_WAKE, _ALL, *_NONE)

@@ -27,6 +27,7 @@ _PREDICTED_MAX_NS: Final = 1_000 * MS
 _OVERDUE_NS: Final = 300_000
 _WAITED_NS: Final = 2_400_000
 """If a program waits for work that is overdue, the work is assumed to take this much longer."""
+_SPENT_MAX_NS: Final = 2**62
 _OTHERS_MIN_PPM: Final = 50_000
 
 _INTERMITTENT: Final = 0.9
@@ -280,15 +281,16 @@ def _agree(sample: float, value: float) -> bool:
 def plausible(seen: Compute, now_ns: int) -> Compute:
     """Correct the predicted end of a container's work. A killed process leaves its prediction in
     the region, so predictions are limited; a running process soon writes a new one. If a program
-    still waits for work after its predicted end, the work is assumed to continue."""
+    still waits for work after its predicted end, the work is assumed to continue. A program may
+    have overwritten the region with any number."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MAX_NS)
     since_ns = seen.waiting_since_ns
     overdue = max(busy_until_ns, since_ns) + _OVERDUE_NS < now_ns
     if overdue and now_ns - _PREDICTED_MAX_NS < since_ns:
         busy_until_ns = now_ns + _WAITED_NS
-    return (
-        seen if busy_until_ns == seen.busy_until_ns else seen._replace(busy_until_ns=busy_until_ns)
-    )
+    if busy_until_ns == seen.busy_until_ns and seen.spent_ns < _SPENT_MAX_NS:
+        return seen
+    return seen._replace(busy_until_ns=busy_until_ns, spent_ns=min(seen.spent_ns, _SPENT_MAX_NS))
 
 
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:

@@ -152,7 +152,7 @@ class Arbiter:
 def _activity_of(members: Mapping[str, tuple[Container, int]], now_ns: int, key: str) -> Compute:
     container, gpu = members[key]
     try:
-        seen = container.activity(gpu)
+        seen = container.activity(gpu, now_ns)
         awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns
         if awaited and now_ns > seen.launched_ns + IDLE_NS and not container.has_processes():
             # Killed processes have left both values in the region, but their work has ended.

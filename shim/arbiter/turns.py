@@ -226,7 +226,7 @@ class Turns:
         measured, lagging = [], []
         for member in working:
             usage = member.utilization
-            if member is besides or not member.share.laned:
+            if member is besides or member.share.policy is Policy.TURNS:
                 continue
             useful = limits and not member.capped
             doubted = self.lanes.lags_much(member) if member.has_lane else member.doubted

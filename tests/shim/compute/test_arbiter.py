@@ -168,6 +168,19 @@ def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None
     assert lease(directory).share_ppm > 0
 
 
+@pytest.mark.parametrize("ahead_s", [-100, 100])
+def test_a_container_in_a_time_namespace_gets_leases_of_its_clock(
+    tmp_path: Path, ahead_s: int
+) -> None:
+    directory = make(tmp_path / "a", 30)
+    steps = Steps(tmp_path)
+    for _ in range(10):
+        write(directory, launched_ns=steps.now_ns + ahead_s * 1000 * MS)
+        steps.run(60)
+    ahead_ns = lease(directory).written_ns - steps.now_ns
+    assert abs(ahead_ns - ahead_s * 1000 * MS) < 200 * MS
+
+
 def of_version_1(directory: Path) -> None:
     """Make the lease file that of an older library."""
     lease = bytearray((directory / names.FILE_LEASE).read_bytes())
@@ -184,7 +197,7 @@ def test_a_container_of_an_older_library_is_served(tmp_path: Path) -> None:
         write(each, launched_ns=steps.now_ns, spent_ns=7)
     steps.run(30)
     lanes = {
-        at.name: (held.lanes, held.activity(0).spent_ns)
+        at.name: (held.lanes, held.activity(0, steps.now_ns).spent_ns)
         for at, held in steps.arbiter._containers.items()
     }
     assert lanes == {"new": (True, 7), "old": (False, 7)}

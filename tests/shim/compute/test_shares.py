@@ -172,37 +172,6 @@ def test_without_an_arbiter_each_has_its_own_part_of_the_cycle(shares: tuple[int
     assert all(outcome.share[key] <= 2 * wanted[key] for key in wanted)
 
 
-def of_any_ten_seconds(model: Model, silent_s: float) -> Sequence[Mapping[str, float]]:
-    """Stop the arbiter for `silent_s`. Return the shares in each ten seconds around the stop."""
-    done_ns = []
-    for seconds, runs in ((9.8, True), (silent_s, False), (9.8, True)):
-        model.arbiter = runs
-        for _ in range(round(seconds / 0.1)):
-            done_ns.append({key: model.done_ns(key) for key in model.containers})
-            model.run(0.1)
-    return [
-        {key: (last[key] - first[key]) / 1e8 for key in last}
-        for first, last in zip(done_ns, done_ns[100:], strict=False)
-    ]
-
-
-@pytest.mark.parametrize("silent_s", [0.5, 1, 3.9])
-@pytest.mark.parametrize("shares", [(10, 90), (30, 70)], ids=str)
-def test_an_arbiter_that_stops_and_continues_costs_little(
-    shares: tuple[int, int], silent_s: float
-) -> None:
-    """The parent kills an arbiter that has stopped for four seconds. Until then, each container
-    uses its own part of the cycle. This work does not become debt."""
-    wanted = dict(zip("ab", shares, strict=True))
-    for programs in ((SMALL, SMALL), (BIG, SMALL), (SMALL, BIG)):
-        for phase_s in (0, 0.04, 0.08):
-            model = Model(pair(*shares, *programs))
-            model.run(1 + phase_s)
-            for got in of_any_ten_seconds(model, silent_s):
-                assert all(abs(got[key] - wanted[key]) <= 10 for key in wanted)
-                assert all(0.5 <= got[key] / wanted[key] <= 2 for key in wanted)
-
-
 def test_an_arbiter_that_stops_leaves_no_debt_of_leased_time() -> None:
     """The arbiter starts late and stops again. Work in windows is not counted against the own parts
     that containers use after the stop."""
