@@ -61,7 +61,7 @@ struct process {
 
 struct container {
 	struct vgpu_lease_record records[2];
-	struct vgpu_lease lease;
+	struct vgpu_lease_record lease;
 	struct vgpu_region_compute record;
 	bool stopped;		  /* all its processes are killed */
 	bool unchecked;		  /* its launches are not checked */

@@ -19,7 +19,7 @@ static struct gpu {
 	struct vgpu_lock lock;
 	struct vgpu_lock poll_lock; /* held by the thread that polls markers; taken before `lock` */
 	struct vgpu_submitted_work work;
-	struct vgpu_lease lease;
+	struct vgpu_lease_record lease;
 	struct vgpu_published published;
 	struct vgpu_region_compute unmapped; /* record_of */
 } gpus[VGPU_ENVIRONMENT_MAX_GPUS];
@@ -205,7 +205,7 @@ static bool lock_after_poll(struct gpu *of, uint64_t now_ns, bool waits)
 /* Try once to admit the launch. False: `lease` or the work in flight forbids it; try again at
  * `*again_ns`. */
 static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *waiting,
-		uint64_t now_ns, uint64_t *again_ns, struct vgpu_lease *lease)
+		uint64_t now_ns, uint64_t *again_ns, struct vgpu_lease_record *lease)
 {
 	struct gpu *of = &gpus[launch->gpu];
 	struct vgpu_region_compute *record = record_of(launch->gpu);
@@ -229,7 +229,7 @@ void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t hand
 	struct vgpu_waiting_launch waiting = {.kind = vgpu_cost_kind(handle, size),
 					      .stream = (uintptr_t)stream};
 	uint64_t now_ns, again_ns;
-	struct vgpu_lease lease;
+	struct vgpu_lease_record lease;
 
 	vgpu_lease_file_find();
 	if (!vgpu_launches_are_checked())

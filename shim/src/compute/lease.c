@@ -21,7 +21,7 @@ static bool read_one(const volatile struct vgpu_lease_record *from, struct vgpu_
 	       to->checksum == vgpu_crc32((const char *)to, sizeof(*to) - sizeof(to->checksum));
 }
 
-bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_lease *lease)
+bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_lease_record *lease)
 {
 	struct vgpu_lease_record newest = {0}, record;
 
@@ -30,25 +30,13 @@ bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_
 			newest = record;
 	if (!newest.sequence)
 		return false;
-	*lease = (struct vgpu_lease){
-	    .sequence = newest.sequence,
-	    .written_ns = newest.written_ns,
-	    .start_ns = newest.start_ns,
-	    .end_ns = newest.end_ns,
-	    .lane_base_ns = newest.lane_base_ns,
-	    .lane_from_ns = newest.lane_from_ns,
-	    .lane_ppm = newest.lane_ppm,
-	    .in_flight_us = newest.in_flight_us,
-	    .share_ppm = newest.share_ppm,
-	    .offset_ppm = newest.offset_ppm,
-	    .exclusive = newest.exclusive,
-	};
+	*lease = newest;
 	return true;
 }
 
 /* The container's own part of the cycle. For all containers, cycles begin at multiples of their
  * length on the host's clock. */
-static struct vgpu_turn own_turn(const struct vgpu_lease *lease, uint64_t now_ns)
+static struct vgpu_turn own_turn(const struct vgpu_lease_record *lease, uint64_t now_ns)
 {
 	uint64_t cycle_ns = now_ns - now_ns % VGPU_LEASE_CYCLE_NS;
 	uint64_t ppm_ns = VGPU_LEASE_CYCLE_NS / VGPU_LEASE_WHOLE_PPM;
@@ -70,7 +58,7 @@ static struct vgpu_turn own_turn(const struct vgpu_lease *lease, uint64_t now_ns
 }
 
 /* The GPU time that the lane allows in all by now. */
-static uint64_t allowed_ns(const struct vgpu_lease *lease, uint64_t now_ns)
+static uint64_t allowed_ns(const struct vgpu_lease_record *lease, uint64_t now_ns)
 {
 	uint64_t more_ns, allowed_ns;
 
@@ -82,7 +70,7 @@ static uint64_t allowed_ns(const struct vgpu_lease *lease, uint64_t now_ns)
 	return allowed_ns < more_ns ? UINT64_MAX : allowed_ns;
 }
 
-struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease *lease, uint64_t now_ns)
+struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease_record *lease, uint64_t now_ns)
 {
 	struct vgpu_turn turn = {
 	    .start_ns = lease->start_ns,

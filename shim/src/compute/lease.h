@@ -14,13 +14,6 @@
 
 #include "vgpu/contract.h"
 
-struct vgpu_lease {
-	uint64_t sequence; /* the record's sequence number; 0: none was ever written */
-	uint64_t written_ns, start_ns, end_ns, lane_base_ns, lane_from_ns;
-	uint32_t lane_ppm, in_flight_us, share_ppm, offset_ppm;
-	bool exclusive;
-};
-
 /* Whether work may be submitted at a given time, and until when this does not change. */
 struct vgpu_turn {
 	bool open;
@@ -35,6 +28,7 @@ struct vgpu_turn {
 
 /* Read the newest valid record of the pair. False: no record is valid, and `*lease` is
  * unchanged. */
-bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_lease *lease);
+bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair,
+		     struct vgpu_lease_record *lease);
 
-struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease *lease, uint64_t now_ns);
+struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease_record *lease, uint64_t now_ns);

@@ -107,7 +107,7 @@ static uint32_t offset_ppm(uint32_t share_ppm)
 	return (uint32_t)(number % (VGPU_LEASE_WHOLE_PPM - share_ppm + 1));
 }
 
-void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
+void vgpu_lease_refresh(int gpu, struct vgpu_lease_record *lease)
 {
 	const volatile struct vgpu_lease_record *pair;
 	uint32_t percent;
@@ -127,7 +127,8 @@ void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
 	lease->offset_ppm = offset_ppm(lease->share_ppm);
 }
 
-void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns)
+void vgpu_lease_wait(int gpu, const struct vgpu_lease_record *lease, uint64_t now_ns,
+		     uint64_t until_ns)
 {
 	uint64_t pause_ns = until_ns > now_ns ? until_ns - now_ns : 1;
 	struct timespec pause;

@@ -16,7 +16,8 @@
 void vgpu_lease_file_find(void);
 
 /* Replace `*lease`, the lease last read for the GPU, if there is a newer one. */
-void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease);
+void vgpu_lease_refresh(int gpu, struct vgpu_lease_record *lease);
 
 /* Sleep until `until_ns`, or until the arbiter writes a newer lease. May end early. */
-void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns);
+void vgpu_lease_wait(int gpu, const struct vgpu_lease_record *lease, uint64_t now_ns,
+		     uint64_t until_ns);

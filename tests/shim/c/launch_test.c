@@ -18,8 +18,8 @@ static vgpu_event next_event = 1;
 static uint32_t pairs;	 /* recorded */
 static uint64_t took_ns; /* the time between the events of each pair */
 static uint64_t call_ns; /* CPU time of a launch */
-static struct vgpu_lease lease_now = {.share_ppm = VGPU_LEASE_WHOLE_PPM};
-static const struct vgpu_lease exclusive = {
+static struct vgpu_lease_record lease_now = {.share_ppm = VGPU_LEASE_WHOLE_PPM};
+static const struct vgpu_lease_record exclusive = {
     .sequence = 1, .start_ns = 1, .end_ns = INT64_MAX, .in_flight_us = 20000, .exclusive = true};
 static bool reached;
 static void (*during_query)(void);
@@ -54,14 +54,15 @@ void vgpu_lease_file_find(void)
 {
 }
 
-void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
+void vgpu_lease_refresh(int gpu, struct vgpu_lease_record *lease)
 {
 	(void)gpu;
 	*lease = lease_now;
 	lease->written_ns = lease->written_ns ? lease->written_ns : now_ns;
 }
 
-void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t from_ns, uint64_t until_ns)
+void vgpu_lease_wait(int gpu, const struct vgpu_lease_record *lease, uint64_t from_ns,
+		     uint64_t until_ns)
 {
 	(void)gpu, (void)lease, (void)from_ns;
 	now_ns = until_ns;
@@ -339,7 +340,7 @@ static void test_spare(void)
 static void test_lane(void)
 {
 	enum { MS = 1000000 };
-	struct vgpu_lease lane = {.sequence = 1, .lane_ppm = 250000, .in_flight_us = 2000};
+	struct vgpu_lease_record lane = {.sequence = 1, .lane_ppm = 250000, .in_flight_us = 2000};
 	struct vgpu_waiting_launch launch = {.kind = vgpu_cost_kind(KERNEL, 1)};
 	struct vgpu_submitted_work work = {0};
 	struct vgpu_turn turn;
@@ -371,7 +372,7 @@ static void test_lane(void)
 /* A lease from more than a second ahead is of another clock, and void. */
 static void test_future(void)
 {
-	struct vgpu_lease lease = {.sequence = 1, .share_ppm = VGPU_LEASE_WHOLE_PPM};
+	struct vgpu_lease_record lease = {.sequence = 1, .share_ppm = VGPU_LEASE_WHOLE_PPM};
 
 	lease.written_ns = now_ns + 1000000000;
 	MUST(!vgpu_lease_turn(&lease, now_ns).own);
