@@ -55,7 +55,7 @@ _BURST_NS: Final = 6 * MS
 """The most GPU time that a limited lane saves up."""
 _CROWD: Final = 0.95
 """Containers whose lanes together make less progress than this take turns instead."""
-_CROWD_SAMPLE_NS: Final = 50 * MS
+_CROWD_SAMPLE_NS: Final = 100 * MS
 _DEBT_NS: Final = 20 * MS
 _UNDISTURBED: Final = 0.91
 """Work in the background leaves the others this part of their progress."""
@@ -161,9 +161,11 @@ class Lanes:
     def _look_for_crowd(self, now_ns: int, lanes: Sequence[Member], elapsed_ns: int) -> None:
         """Let containers take turns for a while if one of them lags, and their lanes delay each
         other so much that all together make less progress than one alone."""
-        if self.limited:
-            self._crowd_ns += elapsed_ns
-            self._crowd_done_ns += sum(member.alone_ns(member.spent_step_ns) for member in lanes)
+        if not self.limited:
+            self._crowd_ns, self._crowd_done_ns = 0, 0
+            return
+        self._crowd_ns += elapsed_ns
+        self._crowd_done_ns += sum(member.alone_ns(member.spent_step_ns) for member in lanes)
         if self._crowd_ns < _CROWD_SAMPLE_NS:
             return
         if self._crowd_done_ns < _CROWD * self._crowd_ns:

@@ -28,6 +28,7 @@ _OVERDUE_NS: Final = 300_000
 _WAITED_NS: Final = 2_400_000
 """If a program waits for work that is overdue, the work is assumed to take this much longer."""
 _SPENT_MAX_NS: Final = 2**62
+"""More GPU time than any. A lease has 64 bits for it and what a lane may use."""
 _OTHERS_MIN_PPM: Final = 50_000
 
 _INTERMITTENT: Final = 0.9
@@ -46,6 +47,8 @@ _MEASURE_SOON_NS: Final = 250 * MS
 """If two samples differ, the next one is taken sooner. The interval doubles while they differ."""
 _MEASURE_DIFFERING_NS: Final = 1_000 * MS
 """The longest such interval."""
+_VERIFY_NS: Final = 800 * MS
+"""A new class is verified after this: many programs begin slowly."""
 LONG_NS: Final = 6 * MS
 """A sample says nothing if it ends with more work in flight, or so long after its turn."""
 
@@ -142,7 +145,10 @@ class Utilization:
         self._below = sample < _INTERMITTENT
         below = self.value < (_SATURATES if was else _INTERMITTENT)
         self.intermittent = below and (was or (was_below and self._below))
-        return self.intermittent is not was
+        changed = self.intermittent is not was
+        if changed:
+            self.again_ns = now_ns + _VERIFY_NS
+        return changed
 
     def skip(self, now_ns: int) -> None:
         """Take no sample, because the launches are too long. Such a container saturates the GPU,

@@ -21,6 +21,8 @@ _TOLERATED_NS: Final = 1 * MS
 """Or if earlier work of others lasted this long into it."""
 _DELAY_MAX_NS: Final = 4 * MS
 """An arbiter that was late sees others' work for much longer."""
+_DISTURBED_NS: Final = 2 * MS
+"""A whole turn is no sample if others took more of it than this."""
 _VOID_PAUSE_NS: Final = 100 * MS
 """The pause after a void sample. Measuring again and again would take others' time."""
 
@@ -74,7 +76,7 @@ class Turn:
         own_ns = max(used_ns - self.others_ns - self.delay_ns, gpu_ns) + paused * IDLE_NS
         late = now_ns > end_ns + LONG_NS
         burst, member.paused = paused and member.paused, paused
-        if burst and max(self.others_ns, self.delay_ns) < 2 * MS:
+        if burst and max(self.others_ns, self.delay_ns) < _DISTURBED_NS:
             # The whole turn is a sample, because the work may have ended early in it.
             usage.begin(self.done_ns, member.active_ns - own_ns)
             member.end_sample(now_ns)
