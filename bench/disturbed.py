@@ -7,7 +7,7 @@ should get twice its share of GPU time while another makes less progress than it
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -33,15 +33,23 @@ _GROUPS: Final = (
 
 
 @dataclass
-class _Watched(Model):
-    """Notes the containers' GPU time ten times a second."""
+class Watched(Model):
+    """Notes the containers' GPU time ten times a second, unless `begin` runs it."""
 
-    notes: list[Mapping[str, int]] = field(default_factory=list)
+    _notes: list[Mapping[str, int]] = field(default_factory=list)
+
+    def begin(self, seconds: float) -> None:
+        super().run(seconds)
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds * _LOOKS_PER_S)):
-            self.notes.append({key: self.done_ns(key) for key in self.containers})
+            self._notes.append({key: self.done_ns(key) for key in self.containers})
             super().run(1 / _LOOKS_PER_S)
+
+    def parts(self, seconds: int) -> Iterator[Mapping[str, float]]:
+        """Yield the containers' parts of the GPU's time, in any so many seconds."""
+        for first, last in zip(self._notes, self._notes[seconds * _LOOKS_PER_S :], strict=False):
+            yield {key: (last[key] - first[key]) / seconds / _S for key in last}
 
 
 class Fault(NamedTuple):
@@ -109,24 +117,36 @@ def judge(case: Case, seconds: int) -> Row:
         str(number): Container(entry.percent, (PROGRAMS[entry.program],))
         for number, entry in enumerate(case.entries)
     }
-    model = _Watched(containers, switch_us=SWITCH_US, seed=case.seed)
+    model = Watched(containers, switch_us=SWITCH_US, seed=case.seed)
     model.clocks_ns = {"0": int(fault.clock_s * _S)}
-    Model.run(model, 3 + case.seed * 0.037)
+    model.begin(3 + case.seed * 0.037)
     model.run(seconds - 0.2)
     fault.happens(model)
     model.run(seconds - 0.2)
     shares = [entry.percent / 100 for entry in case.entries]
-    floors = [shares[0] * max(1 - fault.away_s / seconds, 0), *shares[1:]]
     least, below, most = [1.0 for _ in shares], 0.0, 0.0
-    for first, last in zip(model.notes, model.notes[seconds * _LOOKS_PER_S :], strict=False):
-        gpu = [(last[key] - first[key]) / seconds / _S for key in containers]
-        got = [each / need for each, need in zip(gpu, case.needs(), strict=True)]
+    for parts in model.parts(seconds):
+        got = [part / need for part, need in zip(parts.values(), case.needs(), strict=True)]
         least = [min(pair) for pair in zip(least, got, strict=True)]
-        lacks = [floor - each for floor, each in zip(floors, got, strict=True)]
-        below = max(below, *(100 * each for each in lacks))
-        for number, share in enumerate(shares):
-            if any(lack > 0 for other, lack in enumerate(lacks) if other != number):
-                most = max(most, gpu[number] / share)
+        of_share = [part / share for part, share in zip(parts.values(), shares, strict=True)]
+        lack, beside = lost(shares, got, of_share, fault.away_s / seconds)
+        below, most = max(below, 100 * lack), max(most, beside)
     figures = {"fault_below_share_most_points": below, "fault_most_of_share": most}
     about = f"the least of any {seconds} s; {below:.1f} points below; {most:.2f} of a share"
     return row(case, least, about, figures)
+
+
+def lost(
+    shares: Sequence[float], got: Sequence[float], of_share: Sequence[float], away: float
+) -> tuple[float, float]:
+    """Return by how much a container is below its share at most, and the most that one has of its
+    share while another is below its own. got: the containers' progress. of_share: their GPU time,
+    divided by their shares. away: for which part of the time the first one is not judged."""
+    floors = [shares[0] * max(1 - away, 0), *shares[1:]]
+    lacks = [floor - each for floor, each in zip(floors, got, strict=True)]
+    beside = [
+        each
+        for number, each in enumerate(of_share)
+        if any(lack > 0 for other, lack in enumerate(lacks) if other != number)
+    ]
+    return max(lacks), max(beside, default=0)

@@ -14,6 +14,7 @@ from typing import Final
 import psutil
 
 from bench import Result
+from bench.disturbed import lost
 from bench.loads import COPY_US, Host, Load
 from gpuslice.contract.grant_file import Policy
 
@@ -162,16 +163,13 @@ class Simulation:
             fault()
 
         shares = self.shares(loads, delayed)
-        floors = [loads[0].percent * (1 - away_s / self.seconds), *(x.percent for x in loads[1:])]
-        lacks = [floor - share for floor, share in zip(floors, shares, strict=True)]
-        missed = self.most("simulated_fault_below_share_most_points", max(lacks))
-        gpu = [
+        of_share = [
             self.host.alone(load).share * share / load.percent / 100
             for share, load in zip(shares, loads, strict=True)
         ]
-        most = max(
-            (each for each, lack in zip(gpu, reversed(lacks), strict=True) if lack > 0), default=0
-        )
+        percents = [load.percent for load in loads]
+        below, most = lost(percents, shares, of_share, away_s / self.seconds)
+        missed = self.most("simulated_fault_below_share_most_points", below)
         missed |= self.most("simulated_fault_most_of_share", most)
         self.row(name, loads, shares, f"at most {most:.2f} of a share", missed)
 

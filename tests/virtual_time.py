@@ -1,6 +1,6 @@
 """An event loop with virtual time. Its clock jumps to the next timer, so waiting takes no time.
 
-It is for tests without sockets, which use `Loop` as loop_factory. `now` returns the loop's time.
+It is for tests without sockets, which import `loop_factory`. `now` returns the loop's time.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import selectors
 from typing import Any
+
+import pytest
 
 
 class _Jumps(selectors.DefaultSelector):
@@ -28,6 +30,11 @@ class Loop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumps.now_s
+
+
+@pytest.fixture(autouse=True)
+def loop_factory() -> type[Loop]:
+    return Loop
 
 
 def now() -> float:

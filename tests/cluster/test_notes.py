@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lab.cluster.controlplane import ControlPlane
-from tests.support import run
-from tools import chart, kubernetes
+from tests.cluster.programs import helm
+from tools import chart
 
 pytestmark = pytest.mark.cluster
 
@@ -29,10 +29,7 @@ def test_the_notes_name_nodes_whose_runtime_is_not_served(control_plane: Control
         control_plane.kubectl("create", "-f", "-", given=json.dumps(node))
         status = json.dumps({"status": {"nodeInfo": {"containerRuntimeVersion": runtime}}})
         control_plane.kubectl("patch", "node", name, "--subresource=status", f"--patch={status}")
-    kubeconfig = f"--kubeconfig={control_plane.kubeconfig('admin')}"
-    words = ("install", "gpuslice", str(chart.CHART), "--dry-run=server", kubeconfig)
-    done = run(kubernetes.ensure_helm(), *words, f"--namespace={chart.NAMESPACE}")
+    said = helm(control_plane, "install", "gpuslice", chart.CHART, "--dry-run=server")
     control_plane.kubectl("delete", "node", *_RUNTIMES)
-    assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if "need containerd" in line)
+    (line,) = (line for line in said.splitlines() if "need containerd" in line)
     assert line.endswith(": old (containerd://1.7.24), other (cri-o://1.33.0)")

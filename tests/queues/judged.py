@@ -44,7 +44,6 @@ class Trial:
     since_s: float = 0.0
     took_s: list[float] = field(default_factory=list)
     begun_s: float = 0.0
-    most: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -170,7 +169,6 @@ def _look(server: Server, by_tag: Mapping[str, Trial]) -> None:
         runs[trial.tag][queue] += "Admitted" in met and "Evicted" not in met
     for tag, found in runs.items():
         by_tag[tag].runs = +found
-        by_tag[tag].most |= found
 
 
 def _post(server: Server, raw: dict[str, Any]) -> None:

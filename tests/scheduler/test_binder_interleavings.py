@@ -33,6 +33,7 @@ from tests import virtual_time
 from tests.scheduler import calls, objects
 from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import bind
+from tests.virtual_time import loop_factory as loop_factory
 
 Pod = dict[str, Any]
 
@@ -170,11 +171,6 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
         store.change(pod)
     if not said:
         assert store.bound_to[uid] == node
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[virtual_time.Loop]:
-    return virtual_time.Loop
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -15,7 +15,7 @@ from gpuslice.contract import names
 from scheduler.kubernetes.facts import SchedulerLease
 from scheduler.kubernetes.leases import scheduler_lease
 from scheduler.leadership import ANSWERED_S, MIN_LEASE_S, POST_S, TIMEOUT_S, Leadership
-from tests import virtual_time
+from tests.virtual_time import loop_factory as loop_factory
 from tests.virtual_time import now
 
 OURS, OTHER = "pod-a_1", "pod-b_1"
@@ -57,11 +57,6 @@ class Scene:
 
     async def acquires(self, duration_s: float = 15.0) -> float:
         return await self.leads(acquired_s=now(), duration_s=duration_s)
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[virtual_time.Loop]:
-    return virtual_time.Loop
 
 
 @pytest.fixture

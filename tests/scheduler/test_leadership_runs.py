@@ -16,7 +16,7 @@ import pytest
 
 from scheduler.kubernetes.facts import SchedulerLease
 from scheduler.leadership import POST_S, Leadership
-from tests import virtual_time
+from tests.virtual_time import loop_factory as loop_factory
 from tests.virtual_time import now
 
 LASTS_S = 600.0
@@ -133,11 +133,6 @@ async def _run(seed: int, has_policy: bool) -> Cluster:
         await pod.end(drained=False)
     await asyncio.gather(*cluster.posts)
     return cluster
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[virtual_time.Loop]:
-    return virtual_time.Loop
 
 
 @pytest.mark.parametrize("has_policy", [True, False])

@@ -13,8 +13,8 @@ from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.kubernetes.requests import Pending, pending
 from scheduler.metrics import Metrics
-from tests import virtual_time
 from tests.scheduler import calls
+from tests.virtual_time import loop_factory as loop_factory
 
 
 class Recording(Sampling):
@@ -41,11 +41,6 @@ class Recording(Sampling):
     def requeued(self) -> float | None:
         name = "gpuslice_scheduler_requeued_pods_total"
         return self.metrics.registry.get_sample_value(name, {"cause": "sample"})
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[virtual_time.Loop]:
-    return virtual_time.Loop
 
 
 async def writes(*statuses: int, nominated: str | None = "n1") -> Recording:

@@ -12,9 +12,9 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.kube.errors import KubeError
 from scheduler import cache, events, leadership, service
-from tests import virtual_time
 from tests.scheduler import calls, objects, test_cache
 from tests.scheduler.test_admission import AUTO, binding
+from tests.virtual_time import loop_factory as loop_factory
 from tests.virtual_time import now
 
 
@@ -59,11 +59,6 @@ class Server(test_cache.Server):
 
     def announce(self, line: str) -> None:
         self.seen.add(line.partition(":")[0])
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[virtual_time.Loop]:
-    return virtual_time.Loop
 
 
 OURS = {"serving", "pod-a", "pod-b", "policy", "policy-warn", events.POD_PROBLEM}

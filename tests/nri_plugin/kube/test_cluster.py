@@ -5,18 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from gpuslice.kube.errors import NO_ANSWER, KubeError
 from nri_plugin.kube.cluster import check_version
 from nri_plugin.readiness import Readiness
-from tests import virtual_time
+from tests.virtual_time import loop_factory as loop_factory
 from tests.virtual_time import now
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[virtual_time.Loop]:
-    return virtual_time.Loop
 
 
 async def test_an_api_server_without_the_policies_makes_the_agent_not_ready() -> None:

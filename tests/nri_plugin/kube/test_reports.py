@@ -18,7 +18,8 @@ from nri_plugin.kube.reports import Events, Heartbeat
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice, Notices
 from tests.nri_plugin.objects import parts, settings
-from tests.virtual_time import Loop, now
+from tests.virtual_time import loop_factory as loop_factory
+from tests.virtual_time import now
 
 
 def notice(number: int, text: str = "static") -> Notice:
@@ -78,11 +79,6 @@ async def during(seconds: float, work: Coroutine[Any, Any, None]) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work
-
-
-@pytest.fixture(autouse=True)
-def loop_factory() -> type[Loop]:
-    return Loop
 
 
 @pytest.fixture

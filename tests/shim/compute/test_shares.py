@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bench.disturbed import Watched
 from bench.model import Container, Model, Outcome, Program, alone
 from gpuslice.contract.grant_file import Policy
 
@@ -170,6 +171,26 @@ def test_without_an_arbiter_each_has_its_own_part_of_the_cycle(shares: tuple[int
     outcome = measured(pair(*shares, BIG, SMALL), arbiter=False)
     assert outcome.error(wanted) <= 15
     assert all(outcome.share[key] <= 2 * wanted[key] for key in wanted)
+
+
+@pytest.mark.parametrize("silent_s", [0.5, 1, 3.9])
+@pytest.mark.parametrize("shares", [(10, 90), (30, 70)], ids=str)
+def test_an_arbiter_that_stops_and_continues_costs_little(
+    shares: tuple[int, int], silent_s: float
+) -> None:
+    """The parent kills an arbiter that has stopped for four seconds. Until then, each container
+    uses its own part of the cycle. This work does not become debt."""
+    wanted = dict(zip("ab", shares, strict=True))
+    for programs in ((SMALL, SMALL), (BIG, SMALL), (SMALL, BIG)):
+        for phase_s in (0, 0.04, 0.08):
+            model = Watched(pair(*shares, *programs))
+            model.begin(1 + phase_s)
+            for seconds, runs in ((9.8, True), (silent_s, False), (9.8, True)):
+                model.arbiter = runs
+                model.run(seconds)
+            for parts in model.parts(10):
+                assert all(abs(100 * parts[key] - wanted[key]) <= 10 for key in wanted)
+                assert all(0.5 <= 100 * parts[key] / wanted[key] <= 2 for key in wanted)
 
 
 def test_an_arbiter_that_stops_leaves_no_debt_of_leased_time() -> None:
