@@ -99,12 +99,6 @@ def test_a_restored_share_is_scheduled_again(plane: ControlPlane, server: Server
         assert bound["metadata"]["annotations"] == ALLOCATION
 
 
-def test_the_refusal_of_a_restored_pod_names_what_to_remove(server: Server) -> None:
-    raw = pod(container(), annotations=dict(ALLOCATION))
-    text = made(server, raw).text
-    assert "to copy or restore a pod, remove it, and scheduling.koordinator.sh/" in text
-
-
 # --- Koordinator
 
 
