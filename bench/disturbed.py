@@ -103,7 +103,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         for name, shows in _FORGED.items()
     },
     "a clock is 100 s ahead": Fault(lambda _: None, clock_s=100),
-    "a clock is 100 s behind": Fault(lambda _: None, clock_s=-100),
+    "a clock is 0.2 s behind": Fault(lambda _: None, clock_s=-0.2),
 }
 CASES: Final = [
     Case(name, tuple(Entry(*each) for each in group)) for name in FAULTS for group in _GROUPS

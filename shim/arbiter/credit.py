@@ -75,22 +75,33 @@ def first_with_credit(members: Sequence[Member]) -> Member | None:
     free = [member for member in members if not member.capped]
     if found or not free:
         return found
-    total_ppm = sum(member.part_ppm for member in members)
+    total_ppm, several = sum(member.part_ppm for member in members), len(members) > 1
+    parts_ns = [CYCLE_NS * member.part_ppm // total_ppm for member in free]
     rounds = min(
-        -((member.credit_ns - MIN_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
-        for member in free
+        -((member.credit_ns - _least_ns(member, several)) // part_ns)
+        for member, part_ns in zip(free, parts_ns, strict=True)
     )
-    for member in free:
-        member.credit_ns += max(rounds, 1) * CYCLE_NS * member.part_ppm // total_ppm
+    for member, part_ns in zip(free, parts_ns, strict=True):
+        member.credit_ns += max(rounds, 1) * part_ns
     return _first(members)
 
 
 def _first(members: Sequence[Member]) -> Member | None:
-    for member in members:
-        least_ns = member.window_ns * 4 // 5 if member.capped else MIN_WINDOW_NS
-        if member.credit_ns >= min(least_ns, member.window_ns):
-            return member
-    return None
+    several = len(members) > 1
+    return next((each for each in members if each.credit_ns >= _least_ns(each, several)), None)
+
+
+def _least_ns(member: Member, several: bool) -> int:
+    """Return the least credit for a turn. several: the container would wait for turns of others
+    after it."""
+    if member.capped:
+        return member.window_ns * 4 // 5
+    return max(member.window_ns // 4 * several, min(MIN_WINDOW_NS, member.window_ns))
+
+
+def suffices(member: Member, used_ns: int) -> bool:
+    """Return whether the container has credit for a turn after one that used this time."""
+    return member.credit_ns - used_ns >= _least_ns(member, False)
 
 
 def until_capped_ns(members: Sequence[Member], longest_ns: int) -> int:

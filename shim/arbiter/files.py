@@ -111,6 +111,7 @@ class Container:
         if record != self._activities[gpu][0]:
             seen = self._clocks[gpu].to_host(now_ns, region_file.compute(record))
             self._activities[gpu] = record, seen
+        self._clocks[gpu].looked_ns = now_ns
         return self._activities[gpu][1]
 
     def has_processes(self) -> bool:

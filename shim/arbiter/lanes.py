@@ -125,7 +125,7 @@ class Lanes:
             repaid_ns = self._owed_ns * elapsed_ns / _REPAID_IN_NS
             self._owed_ns -= repaid_ns
             lag_ns = self.group_lag_ns + promised + repaid_ns
-            if turn and holder is not None:
+            if turn and holder is not None and holder.utilization.value is not None:
                 self._switching.count(elapsed_ns, spent_ns, holder.alone_ns(holder.spent_step_ns))
             if holds:
                 lag_ns -= elapsed_ns - self.cost_ns(spent_ns)

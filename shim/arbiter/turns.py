@@ -281,7 +281,7 @@ class Turns:
                     self._close(now_ns, [member])
                 used_ns = end_ns - start_ns
         elif (
-            (others or member.capped)
+            (others or (member.capped and not credit.suffices(member, now_ns - start_ns)))
             and not member.has_lane
             and busy_until_ns > now_ns + overlap_ns
             and now_ns < planned_ns + CYCLE_NS

@@ -168,7 +168,7 @@ def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None
     assert lease(directory).share_ppm > 0
 
 
-@pytest.mark.parametrize("ahead_s", [-100, 100])
+@pytest.mark.parametrize("ahead_s", [-100, 2])
 def test_a_container_in_a_time_namespace_gets_leases_of_its_clock(
     tmp_path: Path, ahead_s: int
 ) -> None:

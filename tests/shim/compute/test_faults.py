@@ -24,19 +24,29 @@ def test_a_fault_costs_the_others_little(case: Case) -> None:
 @pytest.mark.parametrize(
     ("ahead_s", "learned_s"),
     [
-        ((0.0, -100, -100), -100),
+        ((-100, -100), -100),
+        ((0.0, -0.05, -0.05), -0.05),
+        ((2, 2), 2),
         ((100, 100, 0), 0),
         ((100, -100, 70), 0),
-        ((3, 4, 3), 0),
+        ((-0.02, -0.02), 0),
         ((8e9, 8e9), 0),
     ],
 )
-def test_two_launches_show_a_clock(ahead_s: tuple[float, ...], learned_s: int) -> None:
-    """One may be of an overwritten region. After a pause of the arbiter, launches seem old."""
-    clock = Clock()
-    for number, each in enumerate((0.0, *ahead_s)):
-        clock.to_host(NOW_NS + number * S, Compute(launched_ns=NOW_NS + int((each + number) * S)))
-    assert clock.ahead_ns == learned_s * S
+def test_two_launches_show_a_clock(ahead_s: tuple[float, ...], learned_s: float) -> None:
+    """One may be of an overwritten region. The arbiter looks every 10 ms."""
+    clock = Clock(looked_ns=NOW_NS - S // 100)
+    for number, each in enumerate(ahead_s):
+        at_ns = NOW_NS + number * S // 100
+        clock.to_host(at_ns, Compute(launched_ns=at_ns + int(each * S)))
+    assert clock.ahead_ns == int(learned_s * S)
+
+
+def test_an_arbiter_that_was_stopped_learns_no_clock() -> None:
+    clock = Clock(looked_ns=NOW_NS)
+    for seconds in (4, 8):
+        clock.to_host(NOW_NS + seconds * S, Compute(launched_ns=NOW_NS + (seconds - 3) * S))
+    assert clock.ahead_ns == 0
 
 
 def test_a_lane_of_any_gpu_time_fits_a_lease() -> None:

@@ -11,7 +11,7 @@ from bench.model import Container, Model, Outcome, Program, alone
 from bench.virtual import PROGRAMS
 from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.lease_file import UNLIMITED_NS, Lease
-from shim.arbiter.lanes import Lanes
+from shim.arbiter.lanes import IN_FLIGHT_US, Lanes
 from shim.arbiter.member import Member, Share
 
 MS = 1_000_000
@@ -55,7 +55,7 @@ def test_the_time_of_measuring_is_given_back() -> None:
 
 
 ALWAYS = Lease(0, 1, 2**62, in_flight_us=3_000)
-OPEN = Lease(0, lane_base_ns=UNLIMITED_NS, lane_from_ns=1, in_flight_us=2_000)
+OPEN = Lease(0, lane_base_ns=UNLIMITED_NS, lane_from_ns=1, in_flight_us=IN_FLIGHT_US)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_an_open_lane_beside_a_full_gpu_runs_as_without_limits() -> None:
 def test_a_limited_lane_gets_the_gpu_time_that_it_allows(percent: int) -> None:
     started = leased(a=DECODE, b=GEMM)
     base_ns = round(0.01 * MS)
-    lane = Lease(0, 0, 0, base_ns, started.now_ns, percent * 10_000, in_flight_us=2_000)
+    lane = Lease(0, 0, 0, base_ns, started.now_ns, percent * 10_000, in_flight_us=IN_FLIGHT_US)
     outcome = started.measure_with({"a": lane, "b": ALWAYS})
     assert outcome.share["a"] == pytest.approx(percent, rel=0.05)
 
 
 def test_work_in_flight_is_limited_by_the_time_until_its_end() -> None:
-    """Beside two full containers, work takes three times as long. A lane has 2 ms in flight, so it
-    has launched less than a millisecond of work ahead."""
+    """Beside two full containers, work takes three times as long. A lane has 3 ms in flight, so it
+    has launched about a millisecond of work ahead."""
     small = Program((20,))
     started = leased(a=small, b=GEMM, c=GEMM)
     started.measure_with({"a": OPEN, "b": ALWAYS, "c": ALWAYS}, 1)
@@ -95,4 +95,4 @@ def test_work_in_flight_is_limited_by_the_time_until_its_end() -> None:
         Model.run(started, 0.0031)
         done_ns, _, launches, _ = started._read(started.programs["a"][0])
         ahead_ns.append(launches * 20_000 - done_ns)
-    assert sum(ahead_ns) / 100 <= MS
+    assert sum(ahead_ns) / 100 <= 1.3 * MS

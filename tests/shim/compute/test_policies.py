@@ -72,6 +72,14 @@ def test_turns_are_exclusive_windows() -> None:
     assert outcome.p99_us["a"] >= 60_000
 
 
+@pytest.mark.parametrize("program", [DECODE, AWAITED, GEMM], ids=["decode", "awaited", "gemm"])
+@pytest.mark.parametrize("percent", [30, 70])
+def test_a_fair_share_beside_turns(program: Program, percent: int) -> None:
+    outcome = beside(program, DECODE, percent, of_b=Policy.TURNS)
+    assert progress(outcome, "a", program) >= percent / 100 - 0.02
+    assert progress(outcome, "b", DECODE) >= 0.98 - percent / 100
+
+
 @pytest.mark.parametrize(
     "program", [DECODE, AWAITED, EACH_5_MS, GEMM], ids=["decode", "awaited", "5 ms", "gemm"]
 )

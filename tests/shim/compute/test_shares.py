@@ -109,10 +109,13 @@ def test_a_program_that_pauses_beside_one_that_fills_the_gpu(share: int, program
     assert 100 * outcome.share["b"] / alone_b >= 100 - share - 2
 
 
+@pytest.mark.parametrize("policy", [Policy.FAIR, Policy.CAPPED])
 @pytest.mark.parametrize("kernel_us", [20_000, 60_000])
-def test_a_long_kernel_on_another_stream_of_the_program_delays_no_launch(kernel_us: int) -> None:
+def test_a_long_kernel_on_another_stream_of_the_program_delays_no_launch(
+    kernel_us: int, policy: Policy
+) -> None:
     steps = Program((12,), gap_us=35, launches=300, step_gap_us=600, beside=((kernel_us,),))
-    outcome = measured({"a": Container(99, (steps,))})
+    outcome = measured({"a": Container(99, (steps,), policy)})
     assert outcome.rate["a"] >= 0.9 * alone(steps).rate["a"]
 
 

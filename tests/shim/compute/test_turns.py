@@ -73,10 +73,10 @@ class Player:
         self.activity = Compute(launched_ns, busy_ns)
 
 
-@given(
-    st.lists(st.builds(Share, st.integers(0, 100), st.booleans()), min_size=1, max_size=4),
-    st.data(),
-)
+SHARES = st.builds(Share, st.integers(0, 100), st.sampled_from(Policy), st.booleans())
+
+
+@given(st.lists(SHARES, min_size=1, max_size=4), st.data())
 def test_whatever_containers_do_at_most_one_has_a_contended_turn(
     shares: list[Share], data: st.DataObject
 ) -> None:
