@@ -15,7 +15,7 @@ from bench import Result
 
 BENCHES = {
     "claims": "kube-scheduler with the extender, and without it with claims",
-    "core": "shares of the GPU's time on the simulated GPU, and what a launch costs",
+    "core": "shares of the GPU's time, in virtual time and simulated, and what a launch costs",
     "node": "1,000 containers on a real containerd; the agent's memory and time with 50 (root)",
     "nri": "what the node agent adds to a container's creation, beside plugins in Go (root)",
     "queues": "1,000 pods in 20 queues: Kueue with gpuslice, and with stock kube-scheduler",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -16,11 +15,10 @@ from typing import Final
 from bench import Result
 from bench.scheduling import fleets, stage
 from bench.scheduling.throughput import CLAIMS, OURS, STOCK, Throughput
-from gpuslice.kube.client import Kube
 from lab.cluster import manifests
-from lab.cluster.api import connected, each
+from lab.cluster.api import connected
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.fleet_objects import Node, slice_json
+from lab.cluster.fleet_objects import slice_json
 from lab.cluster.installation import Installation
 from lab.cluster.supervised import Process
 
@@ -41,7 +39,7 @@ async def _measure(nodes: int, rounds: int, count: int) -> Result:
         async with connected(plane.kubeconfig()) as kube:
             made = fleets.Size(nodes, 0).shape.all_nodes()
             await stage.build(kube, made)
-            await each(made, partial(_publish, kube))
+            await stage.post_all(kube, _SLICES, map(slice_json, made))
             installation.start_extender()
             try:
                 installation.wait_ready()
@@ -61,10 +59,6 @@ async def _measure(nodes: int, rounds: int, count: int) -> Result:
             result.add(f"{name}_{program.replace(' ', '_')}_ms_per_pod", spent)
         result.row(kind, f"{runs.median(kind):.0f}", f"{ours:.1f}", f"{writes:.1f}")
     return result
-
-
-async def _publish(kube: Kube, node: Node) -> None:
-    await kube.post(_SLICES, slice_json(node))
 
 
 @contextmanager

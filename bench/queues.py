@@ -23,19 +23,18 @@ from typing import Any, Final
 
 from bench import Result
 from bench.scheduling import cpu_s, say, stage
-from bench.scheduling.throughput import stock_config
+from bench.scheduling.fleets import ASKED, GPUS, Size
+from bench.scheduling.throughput import OURS, STOCK, stock_config
 from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from lab.cluster import manifests
 from lab.cluster.api import connected, each
 from lab.cluster.controlplane import ControlPlane, Serving
-from lab.cluster.fleet_objects import Node, Shape, node_json
+from lab.cluster.fleet_objects import Node, node_json
 from lab.cluster.installation import Installation
 from lab.cluster.kueue import USERS, Kueue
 from scheduler.queues import kueue, tree
 
-OURS: Final = "with us"
-STOCK: Final = "stock"
 _NAMESPACE: Final = "team"
 _PODS: Final = f"/api/v1/namespaces/{_NAMESPACE}/pods"
 _WARM: Final = "/api/v1/namespaces/default/pods"
@@ -51,22 +50,6 @@ _GOAL: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """Nodes of 8 GPUs, pods, and what each pod requests of a GPU."""
-
-    nodes: int
-    pods: int
-    percent: int
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(self.nodes)
-
-
-THOUSAND: Final = Size(25, 1_000, 20)
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """The figures of one run. created_s, bound_s: the time until the last pod was created, and
     bound. spent_s: the processor time of each program. writes: by request."""
@@ -79,7 +62,7 @@ class Run:
 
 def run(quick: bool) -> Result:
     result = Result(("", STOCK, OURS))
-    measure(result, Size(3, 100, 20) if quick else THOUSAND, 1 if quick else 3)
+    measure(result, Size(3, 100) if quick else Size(25, 1_000), 1 if quick else 3)
     return result
 
 
@@ -128,9 +111,9 @@ def measured(kind: str, size: Size) -> Run:
 
 
 async def _measure(plane: ControlPlane, kind: str, size: Size, pids: Mapping[str, int]) -> Run:
-    pods = [_pod(kind, size, number) for number in range(size.pods)]
+    pods = [_pod(kind, number) for number in range(size.pods)]
     async with connected(plane.kubeconfig()) as kube:
-        await _warm_up(kube, kind, size)
+        await _warm_up(kube, kind)
         since = (await kube.get(_PODS, limit=1))["metadata"]["resourceVersion"]
         bound = asyncio.create_task(stage.bound_at(kube, _NAMESPACE, size.pods, since))
         before = stage.writes(plane)
@@ -145,9 +128,9 @@ async def _measure(plane: ControlPlane, kind: str, size: Size, pids: Mapping[str
         return Run(created_s, bound_s, spent_s, stage.writes(plane) - before)
 
 
-async def _warm_up(kube: Kube, kind: str, size: Size) -> None:
+async def _warm_up(kube: Kube, kind: str) -> None:
     """Wait until a pod outside the queues is bound and a pod in a queue would be counted."""
-    probe, outside = _pod(kind, size, 0), _pod(kind, size, 0)
+    probe, outside = _pod(kind, 0), _pod(kind, 0)
     del outside["metadata"]["labels"][_label(kind)]
     await kube.post(_WARM, outside)
     async with asyncio.timeout(_READY_S):
@@ -168,7 +151,7 @@ async def _warm_up(kube: Kube, kind: str, size: Size) -> None:
 @contextmanager
 def _stock(plane: ControlPlane, size: Size) -> Iterator[dict[str, int]]:
     """Run kube-scheduler, with nodes that report the resource and Kueue's objects."""
-    capacity = size.nodes * 8 * tree.MILLI
+    capacity = size.nodes * GPUS * tree.MILLI
     queues = tree.build(_queues(size))
     kueue.divide(queues, capacity)
     wanted = [(_NAMESPACE, name) for name, each in queues.items() if each.is_leaf]
@@ -208,20 +191,16 @@ def _with_us(plane: ControlPlane, size: Size) -> Iterator[dict[str, int]]:
     with Installation(plane, configuration, module=stage.PROGRAM, arguments=options) as started:
         started.wait_binds()
         deadline_s = time.monotonic() + _READY_S
-        while _leaves_served(plane) < _LEAVES:
+        while len(plane.kubectl("get", "clusterqueues", "-o=name").split()) < _LEAVES:
             if time.monotonic() > deadline_s:
                 raise RuntimeError(f"not all queues are served within {_READY_S:.0f} s")
             time.sleep(0.5)
         yield {"kube-scheduler": started.kube_scheduler.pid, "the extender": started.extender.pid}
 
 
-def _leaves_served(plane: ControlPlane) -> int:
-    return len(plane.kubectl("get", "clusterqueues", "-o=name").split())
-
-
 def _queues(size: Size) -> list[dict[str, Any]]:
     """Return KAI's Queues on three levels. The leaves' quotas add up to the cluster."""
-    quota = size.nodes * 8 / _LEAVES
+    quota = size.nodes * GPUS / _LEAVES
     inner = [_queue(f"group-{number}", "all", quota * _LEAVES / _INNER) for number in range(_INNER)]
     leaves = [_queue(f"leaf-{n}", f"group-{n % _INNER}", quota) for n in range(_LEAVES)]
     return [_queue("all", "", quota * _LEAVES), *inner, *leaves]
@@ -242,11 +221,11 @@ def _label(kind: str) -> str:
     return names.LABEL_KAI_QUEUE if kind == OURS else names.LABEL_KUEUE_QUEUE
 
 
-def _pod(kind: str, size: Size, number: int) -> dict[str, Any]:
-    raw = stage.asking_pod(f"p{number}", (size.percent,))
+def _pod(kind: str, number: int) -> dict[str, Any]:
+    raw = stage.asking_pod(f"p{number}", (ASKED,))
     raw["metadata"]["labels"][_label(kind)] = f"leaf-{number % _LEAVES}"
     if kind == STOCK:
-        milli = str(size.percent * tree.MILLI // 100)
+        milli = str(ASKED * tree.MILLI // 100)
         asked = {"cpu": "10m", "memory": "10Mi", names.RESOURCE_MILLI: milli}
         raw["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
     return raw

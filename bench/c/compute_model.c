@@ -363,7 +363,8 @@ static void submit(struct model *model, struct process *process, struct thread *
 		thread->begin_ns[item] -= LAUNCH_NS;
 }
 
-/* Submit the thread's next launch if the limiter admits it, as launch.c does. */
+/* Submit the thread's next launch if the limiter admits it, as launch.c does, but with a check
+ * for each. */
 static bool launch(struct model *model, struct process *process, struct thread *thread,
 		   uint64_t *again_ns)
 {

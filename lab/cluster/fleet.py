@@ -22,7 +22,7 @@ from gpuslice.kube.errors import KubeError
 from lab import Running
 from lab.cluster.api import TIMEOUT_S, connected, each
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
+from lab.cluster.fleet_objects import Node, device_json, lease_json, node_json
 
 RENEW_S: Final = 10.0
 """Interval between two renewals of an agent's Lease."""
@@ -80,9 +80,6 @@ class Fleet(Running):
         """Set and renew the agent's readiness: "true", or why it can serve no container."""
         self._ready[name] = ready
         self._call(self._renew(name))
-
-    def gpu(self, name: str, minor: int) -> Gpu:
-        return next(gpu for gpu in self.nodes[name].gpus if gpu.minor == minor)
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(900.0)

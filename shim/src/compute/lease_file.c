@@ -14,7 +14,7 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-/* A waiting launch is tried again at least this often, so that the arbiter sees that it waits. */
+/* A waiting launch is tried again at least this often, even if it misses a wake. */
 #define LONGEST_SLEEP_NS UINT64_C(40000000)
 
 static const volatile uint32_t yes = 1, no;

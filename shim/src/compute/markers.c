@@ -74,7 +74,7 @@ static bool record(struct event *event, uint32_t generation, CUstream stream)
 }
 
 /* Record a new event in a stream that refused the entry's. Green contexts and their primary context
- * are of one generation, but their streams accept only their own events. */
+ * are of one generation, but a driver may refuse the other's events in their streams. */
 static bool record_new(struct event *event, uint32_t generation, CUstream stream)
 {
 	CUcontext context, popped;

@@ -11,8 +11,8 @@
 #define OVERDUE_NS    UINT64_C(500000)	 /* overdue work is predicted to take this much longer */
 #define LANE_LOOK_NS  UINT64_C(20000000) /* longest pause until the lane is looked at again */
 #define WHOLE_NS      UINT64_C(20000000) /* in flight while no other container waits */
-#define SETTLED_NS    UINT64_C(5000000)	 /* other containers' work has ended so long after */
-#define LEAD_MAX_NS   UINT64_C(20000)	 /* the window's begin */
+#define SETTLED_NS    UINT64_C(5000000)	 /* others' work has ended so long after a window's begin */
+#define LEAD_MAX_NS   UINT64_C(20000)	 /* longest CPU time between events that is not GPU time */
 #define LONG_NS	      UINT64_C(1000000000)
 
 /* Work that is overdue by this much may depend on later launches of this process. So a launch that
