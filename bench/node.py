@@ -35,7 +35,7 @@ _GIB: Final = 1 << 30
 _RUNNING: Final = 50
 _SETTLES_S: Final = 10
 _THREE: Final = Process(PYTHON_IMAGE, ["sh", "-c", "sleep 1000000 & sleep 1000000 & wait"])
-_GOALS: Final = {"idle": 1.5, "busy": 3.0}
+_GOALS: Final = {"idle": 0.8, "busy": 2.0}
 """Percent of a core that the agent and the arbiter may take together."""
 
 
