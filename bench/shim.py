@@ -42,6 +42,7 @@ class Row:
 ROWS: Final[Mapping[str, Row]] = {
     "launch": Row("kernel launch", "ns", 5),
     "set_attribute": Row("cudaFuncSetAttribute of CUDA 13", "ns", 50),
+    "memory_query": Row("cuMemGetInfo", "ns", 120),
     "alloc_free": Row("allocate, free", "ns", None),
     "alloc_free_live": Row("allocate, free a random one of 1,000,000", "ns", 120),
     "async": Row("stream-ordered", "ns", None),

@@ -10,17 +10,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from fcntl import F_DUPFD_CLOEXEC, fcntl
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Final
 
 from bench import calibration_s
-
-_READY_FD, _END_FD = 3, 4
-_ABOVE: Final = 16
-"""The first descriptor number for pipes, above those that the children use."""
 
 
 def one(
@@ -43,13 +37,13 @@ def many(program: Path, environment: Mapping[str, str], count: int) -> float:
     """Start `count` processes that stay alive together. Return the seconds from the first spawn
     until 99 percent of them have made their first call."""
     with ExitStack() as stack:
-        ready, ready_end = map(os.fdopen, _pipe(), ("rb", "wb"))
-        end, end_end = map(os.fdopen, _pipe(), ("rb", "wb"))
+        ready, ready_end = map(os.fdopen, os.pipe(), ("rb", "wb"))
+        end, end_end = map(os.fdopen, os.pipe(), ("rb", "wb"))
         for file in (ready, ready_end, end, end_end):
             stack.enter_context(file)
         actions = [
-            (os.POSIX_SPAWN_DUP2, ready_end.fileno(), _READY_FD),
-            (os.POSIX_SPAWN_DUP2, end.fileno(), _END_FD),
+            (os.POSIX_SPAWN_DUP2, ready_end.fileno(), 1),
+            (os.POSIX_SPAWN_DUP2, end.fileno(), 0),
         ]
         begun_s, ready_s = time.perf_counter(), list[float]()
         command = [str(program), "wait"]
@@ -66,14 +60,6 @@ def many(program: Path, environment: Mapping[str, str], count: int) -> float:
     for pid in started:
         _end(program, pid)
     return ready_s[(count - 1) * 99 // 100]
-
-
-def _pipe() -> Sequence[int]:
-    ends = os.pipe()
-    above = [fcntl(end, F_DUPFD_CLOEXEC, _ABOVE) for end in ends]
-    for end in ends:
-        os.close(end)
-    return above
 
 
 def _end(program: Path, pid: int) -> None:

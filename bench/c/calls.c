@@ -82,6 +82,13 @@ static void set_attribute(void)
 	     "cuKernelSetAttribute");
 }
 
+static void query_memory(void)
+{
+	size_t free_bytes, total_bytes;
+
+	must(cuMemGetInfo_v2(&free_bytes, &total_bytes), "cuMemGetInfo");
+}
+
 static CUdeviceptr take_now(void)
 {
 	CUdeviceptr address = 0;
@@ -187,6 +194,7 @@ int main(int argc, char **argv)
 	measure("set_attribute", set_attribute, passes, calls * 4);
 	if (!state.live_count)
 		return 0;
+	measure("memory_query", query_memory, passes, calls);
 	measure_memory("alloc_free", &plain, passes, calls);
 	measure_memory("async", &in_order, passes, calls);
 	return 0;

@@ -1,6 +1,6 @@
 /*
  * A CUDA program that allocates memory and exits. With an argument, it reports the allocation on
- * descriptor 3, and exits when the other end of descriptor 4 is closed.
+ * standard output, and exits when the other end of standard input is closed.
  */
 #include <stddef.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ int main(int argc, char **argv)
 	if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
 	    cuMemAlloc_v2(&address, 512))
 		return 1;
-	if (argc > 1 && (write(3, &byte, 1) != 1 || read(4, &byte, 1) != 0))
+	if (argc > 1 && (write(1, &byte, 1) != 1 || read(0, &byte, 1) != 0))
 		return 1;
 	return 0;
 }
