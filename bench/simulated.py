@@ -37,7 +37,10 @@ _GROUPS: Final = {
     "big kernels beside small": ((_BIG, 30), (_SMALL, 70)),
     "graphs beside small kernels": ((_GRAPHS, 30), (_SMALL, 70)),
     "copies beside small kernels": ((Load(0, COPY_US, "copy"), 30), (_SMALL, 70)),
-    "launches as by NVIDIA's runtime": ((Load(0, 20, "runtime"), 30), (_SMALL, 70)),
+    "launches as by NVIDIA's runtime, copies on another stream": (
+        (Load(0, 20, "runtime", "--beside copy"), 30),
+        (_SMALL, 70),
+    ),
     "150 kinds, kernels of 20 ms beside": (
         (Load(0, 20, options="--kinds 150 --beside 20000"), 30),
         (_SMALL, 70),

@@ -116,6 +116,16 @@ static bool waits_for_probe(const struct vgpu_submitted_work *work, uint64_t now
 	return false;
 }
 
+/* True if the launch probably ends before other work that the last window left in flight. */
+static bool ends_before_others(const struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
+			       uint64_t now_ns, uint64_t free_ns, uint16_t kind)
+{
+	uint32_t cost_ns = vgpu_cost_known_ns(kind);
+
+	return !turn->own && now_ns >= turn->start_ns && now_ns < work->due_ns && cost_ns &&
+	       later(free_ns, now_ns) + cost_ns < vgpu_work_free_ns(work);
+}
+
 /* When the lane allows more than the container has spent. */
 static uint64_t lane_again_ns(const struct vgpu_turn *turn, uint64_t now_ns, uint64_t spent_ns)
 {
@@ -148,7 +158,8 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 		*again_ns = now_ns + PROBE_POLL_NS;
 		return false;
 	}
-	if (fits && ((opens && free_ns < turn->until_ns) || lane))
+	if (fits && ((opens && free_ns < turn->until_ns) || lane ||
+		     ends_before_others(work, turn, now_ns, free_ns, waiting->kind)))
 		return true;
 	if ((turn->open || lane) && is_stuck(work, now_ns, waiting))
 		return true;
