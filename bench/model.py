@@ -25,7 +25,6 @@ _LIBRARY: Final = BUILD / "lib/tests/libcompute-model.so"
 _START_NS: Final = 1_000_000_000_000
 _STEPS: Final = 20_000
 
-
 _ffi: Final = FFI()
 _ffi.cdef((ROOT / "bench/c/compute_model.h").read_text())
 
